@@ -1,0 +1,608 @@
+package consulsession
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+	"github.com/rs/zerolog"
+)
+
+// Config is what a contender needs.
+type Config struct {
+	Client ClientConfig
+
+	Prefix      string        // "onlyone"
+	Name        string        // of the lock
+	Lease       time.Duration // sent as lock-delay
+	TTL         time.Duration // of the session
+	Poll        time.Duration // the longest that one request but a watch may take
+	NoWait      bool          // return a *HeldError instead of queueing
+	Checks      []string      // health checks that the session depends on; none by default
+	SessionNode string        // the catalog node that the session belongs to; empty: the agent's
+	Host        string        // for the record
+	Pid         int           // for the record
+	Command     string        // for the record
+
+	// Now reads the boot clock: the clock that the lease is counted on.
+	Now    func() time.Duration
+	Jitter func(most time.Duration) time.Duration
+	Log    zerolog.Logger
+	// Waiting is called when what the contender waits for has changed.
+	Waiting func(Queue)
+}
+
+// Queue is what a waiting contender knows.
+type Queue struct {
+	Position, Of int    // 1 is the next to hold the lock
+	Holder       Record // zero where it isn't known
+}
+
+// Limits of requests, in time.
+const (
+	// watchWait is the wait of a blocking read: a cancelled one keeps its place among the
+	// 200 connections that an agent gives one address until its wait is over.
+	watchWait = 15 * time.Second
+	// watchLimit is watchWait, the sixteenth that Consul adds, and the way there and back.
+	watchLimit = watchWait + watchWait/16 + 3*time.Second
+	// leaveLimit bounds the clean-up of a contender that gives up.
+	leaveLimit = 2 * time.Second
+	// delayPause is how often the first in the queue asks while a lock-delay runs.
+	delayPause = time.Second
+)
+
+// Contender contends for one lock. It isn't safe for concurrent use.
+type Contender struct {
+	Config
+	api     *api.Client
+	rt      *transport
+	node    string // the session's node, once known
+	reached bool   // Consul has answered once
+}
+
+// NewContender checks the settings of the client; it sends nothing. Its errors are
+// *ConfigError.
+func NewContender(c Config) (*Contender, error) {
+	client, rt, err := newAPI(c.Client)
+	if err != nil {
+		return nil, err
+	}
+	return &Contender{Config: c, api: client, rt: rt}, nil
+}
+
+// Close drops idle connections.
+func (c *Contender) Close() { c.rt.closeIdle() }
+
+// Address is the address that is used at present.
+func (c *Contender) Address() string { return c.rt.address() }
+
+func (c *Contender) dir() string     { return c.Prefix + "/" + c.Name + "/" }
+func (c *Contender) lockKey() string { return c.dir() + ".lock" }
+func (c *Contender) queueKey(session string) string {
+	return c.dir() + "~queue/" + session
+}
+
+// Rule is the ACL policy that a token needs for this lock.
+func (c *Contender) Rule() string {
+	session := `session_prefix "" { policy = "write" }`
+	if c.SessionNode != "" {
+		session = fmt.Sprintf(`session %q { policy = "write" }`, c.SessionNode)
+	}
+	return fmt.Sprintf(`key_prefix %q { policy = "write" } %s`, c.dir(), session)
+}
+
+// Acquire contends until the lock is held, ctx ends or it can't go on, and leaves no
+// queue entry and no session behind where it fails (as far as Consul answers). Before
+// each acquiring request it calls ready with the information that ReleaseTerm needs.
+//
+// Errors: *HeldError, *ForeignKeyError, *PermissionError, *UnreachableError, an error of
+// ready, or ctx's.
+func (c *Contender) Acquire(ctx context.Context, ready func(info []byte) error) (*Term, error) {
+	for {
+		t, err := c.contend(ctx, ready)
+		if errors.Is(err, errSessionGone) && ctx.Err() == nil {
+			c.Log.Info().Msg("the session ended while waiting: joining the queue again")
+			if c.pause(ctx, c.Jitter(c.Poll)) == nil {
+				continue
+			}
+		}
+		return t, err
+	}
+}
+
+// view is a consistent snapshot of the lock and its queue.
+type view struct {
+	lock  *api.KVPair
+	queue []*api.KVPair // in order of arrival
+}
+
+// contend is one session's life up to the acquire.
+func (c *Contender) contend(ctx context.Context, ready func([]byte) error) (t *Term, err error) {
+	session, err := c.createSession(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	renewing := make(chan struct{})
+	go func() {
+		defer close(renewing)
+		c.keepAlive(ctx, session, cancel)
+	}()
+	queued := false
+	defer func() {
+		if errors.Is(context.Cause(ctx), errSessionGone) {
+			err = errSessionGone
+		}
+		cause := context.Cause(ctx)
+		cancel(nil) // stop renewing first
+		<-renewing
+		if err != nil {
+			c.leave(context.WithoutCancel(ctx), cause, session, queued)
+		}
+	}()
+	var v view
+	fresh := false // v was read since the last change
+	for {
+		if !fresh {
+			if err := c.retry(ctx, "read the lock", func(ctx context.Context) (err error) { v, err = c.read(ctx); return err }); err != nil {
+				return nil, err
+			}
+		}
+		fresh = false
+		if v.lock != nil && v.lock.Flags != api.LockFlagValue {
+			return nil, &ForeignKeyError{c.lockKey(), v.lock.Flags}
+		}
+		ahead := v.ahead(session)
+		mine := v.lock != nil && v.lock.Session == session // an acquire whose answer was lost
+		if mine || (v.free() && len(ahead) == 0) {
+			t, err := c.tryLock(ctx, session, queued, ready)
+			switch {
+			case err == nil:
+				return t, nil
+			case errors.Is(err, errLockDelay) && c.NoWait:
+				return nil, &HeldError{Why: "lock-delay"}
+			case errors.Is(err, errTaken) && c.NoWait, errors.Is(err, errTaken) && !queued:
+				// Somebody was faster: see who.
+			case errors.Is(err, errLockDelay):
+				c.tell(v, session)
+				if err := c.pause(ctx, delayPause/10+c.Jitter(delayPause*9/10)); err != nil {
+					return nil, err
+				}
+			case errors.Is(err, errTaken), errors.Is(err, errUnknown):
+				if err := c.pause(ctx, c.Jitter(c.Poll/4)); err != nil {
+					return nil, err
+				}
+			default:
+				return nil, err
+			}
+			continue
+		}
+		if c.NoWait {
+			h := &HeldError{Waiting: len(ahead)}
+			if v.free() {
+				h.Why = "queue"
+			} else {
+				h.By = v.holder()
+			}
+			return nil, h
+		}
+		if !queued {
+			err := c.retry(ctx, "join the queue", func(ctx context.Context) (err error) { v, err = c.join(ctx, session); return err })
+			if err != nil {
+				return nil, err
+			}
+			queued, fresh = true, true
+			continue
+		}
+		c.sweep(ctx, v, session)
+		c.tell(v, session)
+		if err := c.await(ctx, v, ahead); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// free: nobody holds the lock.
+func (v view) free() bool { return v.lock == nil || v.lock.Session == "" }
+
+// ahead are the living entries before session's own; all of them, if it has none.
+func (v view) ahead(session string) []*api.KVPair {
+	var ahead []*api.KVPair
+	for _, e := range v.queue {
+		if e.Session == session {
+			break
+		}
+		if e.Session != "" {
+			ahead = append(ahead, e)
+		}
+	}
+	return ahead
+}
+
+func (v view) holder() Record {
+	if v.lock == nil {
+		return Record{}
+	}
+	r, _ := ParseRecord(v.lock.Value)
+	if r.Session != v.lock.Session {
+		return Record{}
+	}
+	return r
+}
+
+func (c *Contender) tell(v view, session string) {
+	if c.Waiting == nil {
+		return
+	}
+	q := Queue{Holder: v.holder()}
+	for _, e := range v.queue {
+		if e.Session == "" || (v.lock != nil && e.Session == v.lock.Session) {
+			continue // gone, or the holder's own entry
+		}
+		q.Of++
+		if e.Session == session {
+			q.Position = q.Of
+		}
+	}
+	c.Waiting(q)
+}
+
+// createSession makes a session for one term: no health checks unless asked for (serf
+// takes a session away earlier than its TTL), and the lease as its lock-delay. It is sent
+// as a string, since small numbers are seconds and Go's library can't send all values.
+func (c *Contender) createSession(ctx context.Context) (string, error) {
+	body := map[string]any{
+		"Name": "onlyone/" + c.Name, "TTL": c.TTL.String(), "LockDelay": c.Lease.String(),
+		"Behavior": "release", "NodeChecks": append([]string{}, c.Checks...),
+	}
+	if c.SessionNode != "" {
+		body["Node"] = c.SessionNode
+	}
+	var out struct{ ID string }
+	err := c.retry(ctx, "create a session", func(ctx context.Context) error {
+		_, err := c.api.Raw().Write("/v1/session/create", body, &out, (&api.WriteOptions{}).WithContext(ctx))
+		if err == nil && out.ID == "" {
+			err = errNotConsul
+		}
+		return err
+	})
+	return out.ID, err
+}
+
+var errNotConsul = errors.New("it does not answer as Consul does; is CONSUL_HTTP_ADDR (--http-addr) right?")
+
+// keepAlive renews the session of a waiting contender at half of its TTL, as Consul's
+// own clients do, and cancels the contender when it is gone.
+func (c *Contender) keepAlive(ctx context.Context, session string, cancel context.CancelCauseFunc) {
+	wait := c.TTL / 2
+	for {
+		if c.pause(ctx, wait) != nil {
+			return
+		}
+		wait = c.TTL / 2
+		rctx, done := context.WithTimeout(ctx, c.Poll)
+		_, err := renew(rctx, c.api, session)
+		done()
+		switch {
+		case errors.Is(err, errSessionGone):
+			cancel(errSessionGone)
+			return
+		case forbidden(err):
+			cancel(&PermissionError{cause(err), c.Rule()})
+			return
+		case err != nil:
+			wait = c.Poll/4 + c.Jitter(c.Poll/2)
+		}
+	}
+}
+
+// renew renews session; errSessionGone if it is unknown.
+func renew(ctx context.Context, client *api.Client, session string) (*api.SessionEntry, error) {
+	e, _, err := client.Session().Renew(session, (&api.WriteOptions{}).WithContext(ctx))
+	if err == nil && e == nil {
+		return nil, errSessionGone
+	}
+	return e, err
+}
+
+// read is a consistent read of lock and queue: one request, one instant.
+func (c *Contender) read(ctx context.Context) (view, error) {
+	ops := api.TxnOps{
+		{KV: &api.KVTxnOp{Verb: api.KVGetTree, Key: c.lockKey()}},
+		{KV: &api.KVTxnOp{Verb: api.KVGetTree, Key: c.queueKey("")}},
+	}
+	r, err := c.txn(ctx, ops)
+	if err != nil {
+		return view{}, err
+	}
+	return c.view(r), nil
+}
+
+// txn sends a transaction; a refusal is a *refused.
+func (c *Contender) txn(ctx context.Context, ops api.TxnOps) (*api.TxnResponse, error) {
+	return txn(ctx, c.api, ops)
+}
+
+func txn(ctx context.Context, client *api.Client, ops api.TxnOps) (*api.TxnResponse, error) {
+	ok, r, _, err := client.Txn().Txn(ops, (&api.QueryOptions{RequireConsistent: true}).WithContext(ctx))
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		return nil, &refused{txnErrors(r)}
+	}
+	return r, nil
+}
+
+// refused: the transaction was not carried out.
+type refused struct{ what string }
+
+func (e *refused) Error() string { return e.what }
+
+func (c *Contender) view(r *api.TxnResponse) view {
+	var v view
+	for _, res := range r.Results {
+		switch kv := res.KV; {
+		case kv == nil:
+		case kv.Key == c.lockKey():
+			v.lock = kv
+		case strings.HasPrefix(kv.Key, c.queueKey("")):
+			v.queue = append(v.queue, kv)
+		}
+	}
+	slices.SortFunc(v.queue, func(a, b *api.KVPair) int {
+		switch {
+		case a.CreateIndex < b.CreateIndex:
+			return -1
+		case a.CreateIndex > b.CreateIndex:
+			return 1
+		}
+		return 0
+	})
+	return v
+}
+
+func (c *Contender) record(state, session string) []byte {
+	b, _ := json.Marshal(Record{Schema: Schema, State: state, Host: c.Host, Pid: c.Pid, Session: session,
+		Since: stamp(time.Now().Truncate(time.Millisecond)), Command: c.Command})
+	return b
+}
+
+// join enters the queue and reads lock and queue in the same instant.
+func (c *Contender) join(ctx context.Context, session string) (view, error) {
+	r, err := c.txn(ctx, api.TxnOps{
+		{KV: &api.KVTxnOp{Verb: api.KVLock, Key: c.queueKey(session), Value: c.record("waiting", session), Flags: api.LockFlagValue, Session: session}},
+		{KV: &api.KVTxnOp{Verb: api.KVGetTree, Key: c.lockKey()}},
+		{KV: &api.KVTxnOp{Verb: api.KVGetTree, Key: c.queueKey("")}},
+	})
+	if err != nil {
+		return view{}, err
+	}
+	r.Results = r.Results[1:] // the lock operation's own result has no value
+	return c.view(r), nil
+}
+
+// await blocks until the entry before ours, or the lock if we are the first, has changed.
+// It is woken by what it must see and by nothing else; what it sees proves nothing.
+func (c *Contender) await(ctx context.Context, v view, ahead []*api.KVPair) error {
+	kv := v.lock
+	if len(ahead) > 0 {
+		kv = ahead[len(ahead)-1]
+	}
+	if kv == nil {
+		return nil // the lock key has vanished: it is free
+	}
+	for {
+		wctx, done := context.WithTimeout(ctx, watchLimit)
+		now, meta, err := c.api.KV().Get(kv.Key, (&api.QueryOptions{WaitIndex: kv.ModifyIndex, WaitTime: watchWait}).WithContext(wctx))
+		done()
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case forbidden(err):
+			return &PermissionError{cause(err), c.Rule()}
+		case err != nil:
+			c.Log.Debug().Err(cause(err)).Msg("cannot watch the queue")
+			if err := c.pause(ctx, c.Poll/4+c.Jitter(c.Poll)); err != nil {
+				return err
+			}
+		case now == nil, now.ModifyIndex != kv.ModifyIndex, now.Session == "", meta.LastIndex < kv.ModifyIndex:
+			return nil // also when the index went back: a snapshot was restored
+		}
+	}
+}
+
+// sweep deletes dead entries between our own and the living one before it: each dead
+// entry is met by one contender, the first one behind it.
+func (c *Contender) sweep(ctx context.Context, v view, session string) {
+	var dead []*api.KVPair
+	for _, e := range v.queue {
+		if e.Session == session {
+			break
+		}
+		if e.Session == "" {
+			dead = append(dead, e)
+		} else {
+			dead = nil
+		}
+	}
+	if len(dead) > 32 { // a transaction may have 64 operations on Consul 1.8
+		dead = dead[:32]
+	}
+	var ops api.TxnOps
+	for _, e := range dead {
+		ops = append(ops, &api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVDeleteCAS, Key: e.Key, Index: e.ModifyIndex}})
+	}
+	if len(ops) == 0 {
+		return
+	}
+	rctx, done := context.WithTimeout(ctx, c.Poll)
+	defer done()
+	if _, err := c.txn(rctx, ops); err != nil {
+		c.Log.Debug().Err(cause(err)).Msg("cannot sweep dead queue entries")
+	}
+}
+
+// How an acquiring request can fail without being final.
+var (
+	errLockDelay = errors.New("the lock-delay of the last holder's lease isn't over")
+	errTaken     = errors.New("the lock was taken by somebody else")
+	errUnknown   = errors.New("the acquire's outcome is unknown")
+)
+
+// tryLock has the guard ready, reads once more, and acquires.
+//
+// The consistent read right before closes a hole: a leader that was just elected and
+// hasn't applied the end of the old session would grant the lock without its lock-delay.
+func (c *Contender) tryLock(ctx context.Context, session string, queued bool, ready func([]byte) error) (*Term, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, context.Cause(ctx)
+	}
+	if err := ready(c.releaseInfo(session)); err != nil {
+		return nil, err
+	}
+	ops := api.TxnOps{
+		{KV: &api.KVTxnOp{Verb: api.KVLock, Key: c.lockKey(), Value: c.record("held", session), Flags: api.LockFlagValue, Session: session}},
+		{KV: &api.KVTxnOp{Verb: api.KVGetTree, Key: c.dir() + ".runs"}},
+	}
+	if queued {
+		ops = append(ops, &api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVCheckSession, Key: c.queueKey(session), Session: session}})
+	}
+	rctx, done := context.WithTimeout(ctx, c.Poll)
+	defer done()
+	sent := c.Now()
+	r, err := c.txn(rctx, ops)
+	if no, ok := errors.AsType[*refused](err); ok {
+		switch {
+		case isLockDelay(no.what):
+			return nil, errLockDelay
+		case isInvalidSession(no.what), strings.Contains(no.what, "failed session check"), strings.Contains(no.what, "doesn't exist"):
+			return nil, errSessionGone
+		case isDenied(no.what):
+			return nil, &PermissionError{no, c.Rule()}
+		case isHeld(no.what):
+			return nil, errTaken
+		}
+		c.Log.Debug().Str("answer", no.what).Msg("acquire refused")
+		return nil, errTaken
+	}
+	switch {
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case forbidden(err):
+		return nil, &PermissionError{cause(err), c.Rule()}
+	case err != nil:
+		// It may have been carried out, or be carried out later. The same session may ask
+		// again (that is idempotent) until it is destroyed; only a success of our own counts.
+		if strings.Contains(err.Error(), "invalid session") {
+			return nil, errSessionGone
+		}
+		c.Log.Debug().Err(cause(err)).Msg("cannot acquire")
+		return nil, errUnknown
+	}
+	if len(r.Results) == 0 || r.Results[0].KV == nil || r.Results[0].KV.Session != session || r.Results[0].KV.ModifyIndex == 0 {
+		return nil, &UnreachableError{c.Address(), errNotConsul}
+	}
+	t := &Term{c: c, session: session, queued: queued, sent: sent, token: r.Results[0].KV.ModifyIndex}
+	for _, res := range r.Results[1:] {
+		if res.KV != nil && res.KV.Key == c.dir()+".runs" {
+			t.runs = res.KV.Value
+		}
+	}
+	return t, nil
+}
+
+// leave ends a session that won't be used: queue entry, then the session.
+func (c *Contender) leave(ctx context.Context, why error, session string, queued bool) {
+	limit := leaveLimit
+	var l interface{ LeaveLimit() time.Duration }
+	if errors.As(why, &l) {
+		limit = l.LeaveLimit()
+	}
+	ctx, done := context.WithTimeout(ctx, limit)
+	defer done()
+	if err := c.endSession(ctx, session, queued); err != nil {
+		c.Log.Debug().Err(cause(err)).Msg("cannot leave the queue; the session ends by itself")
+	}
+}
+
+// endSession unlocks what an unanswered acquire may have locked, removes the queue entry
+// and destroys the session. After that nothing that is still under way can lock with it.
+func (c *Contender) endSession(ctx context.Context, session string, queued bool) error {
+	if queued {
+		_, err := c.txn(ctx, api.TxnOps{{KV: &api.KVTxnOp{Verb: api.KVDelete, Key: c.queueKey(session)}}})
+		if err != nil {
+			return err
+		}
+	}
+	_, err := c.api.Session().Destroy(session, (&api.WriteOptions{}).WithContext(ctx))
+	return err
+}
+
+// retry calls f, each time with at most Poll, until it succeeds or there is no point in
+// going on. Before Consul has answered for the first time it gives up after two polls (at
+// once if the caller doesn't wait): then the address is wrong or the agent is down.
+func (c *Contender) retry(ctx context.Context, what string, f func(context.Context) error) error {
+	patience := 2 * c.Poll
+	if c.NoWait {
+		patience = 0
+	}
+	start, told := c.Now(), false
+	for {
+		rctx, done := context.WithTimeout(ctx, c.Poll)
+		err := f(rctx)
+		done()
+		no, isRefused := errors.AsType[*refused](err)
+		switch {
+		case err == nil:
+			c.reached = true
+			if told {
+				c.Log.Info().Msg("Consul answers again")
+			}
+			return nil
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case forbidden(err), isRefused && isDenied(no.what):
+			return &PermissionError{cause(err), c.Rule()}
+		case isRefused && isInvalidSession(no.what):
+			return errSessionGone
+		case badRequest(err):
+			return &UnreachableError{c.Address(), cause(err)}
+		case !c.reached && (c.Now()-start >= patience || errors.Is(err, errNotConsul) || isDecode(err)):
+			return &UnreachableError{c.Address(), cause(err)}
+		}
+		if !told && c.reached && c.Now()-start > c.Poll {
+			told = true
+			c.Log.Info().Err(cause(err)).Msgf("cannot %s: retrying", what)
+		}
+		if err := c.pause(ctx, c.Poll/8+c.Jitter(c.Poll/2)); err != nil {
+			return err
+		}
+	}
+}
+
+// isDecode: the answer was a success, but not JSON that Consul would send.
+func isDecode(err error) bool {
+	if _, ok := errors.AsType[*json.SyntaxError](err); ok {
+		return true
+	}
+	_, ok := errors.AsType[*json.UnmarshalTypeError](err)
+	return ok
+}
+
+// pause waits, or returns ctx's cause.
+func (c *Contender) pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,133 @@
+package consulsession
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/hashicorp/consul/api"
+)
+
+// HeldError says that the lock is somebody else's and the caller doesn't wait.
+type HeldError struct {
+	By      Record // zero fields where the holder isn't an onlyone
+	Why     string // set when nobody holds it but it can't be had: "lock-delay", "queue"
+	Waiting int
+}
+
+func (e *HeldError) Error() string {
+	switch e.Why {
+	case "lock-delay":
+		return "free soon: its last holder ended without releasing, and the lock-delay of its lease isn't over"
+	case "queue":
+		return fmt.Sprintf("about to be taken: %d contender(s) are queued", e.Waiting)
+	}
+	if e.By.Host == "" {
+		return "held by a session that isn't onlyone's"
+	}
+	return fmt.Sprintf("held by %s (pid %d) since %s", e.By.Host, e.By.Pid, e.By.Since)
+}
+
+// ForeignKeyError says that the lock key is used for something else.
+type ForeignKeyError struct {
+	Key   string
+	Flags uint64
+}
+
+func (e *ForeignKeyError) Error() string {
+	return fmt.Sprintf("key %s is not a lock: its flags are %#x, those of a lock are %#x", e.Key, e.Flags, uint64(api.LockFlagValue))
+}
+
+// PermissionError says that the token lacks a right.
+type PermissionError struct {
+	Cause error
+	Rule  string // the ACL rules that onlyone needs
+}
+
+func (e *PermissionError) Error() string { return fmt.Sprintf("permission denied: %v", e.Cause) }
+func (e *PermissionError) Unwrap() error { return e.Cause }
+
+// UnreachableError says that Consul gave no usable answer.
+type UnreachableError struct {
+	Address string
+	Cause   error
+}
+
+func (e *UnreachableError) Error() string {
+	return fmt.Sprintf("cannot reach Consul at %s: %v", e.Address, e.Cause)
+}
+func (e *UnreachableError) Unwrap() error { return e.Cause }
+
+// LostError proves that a lock that was ours isn't any more.
+type LostError struct {
+	Reason string
+	Free   bool // somebody else may hold it already: no lock-delay protects us
+}
+
+func (e *LostError) Error() string { return e.Reason }
+
+// Lost reports Free.
+func (e *LostError) Lost() (free bool) { return e.Free }
+
+// errSessionGone: our session doesn't exist any more.
+var errSessionGone = errors.New("the session is gone")
+
+// cause unwraps what net/http put around an error, whose URL shows an internal name.
+func cause(err error) error {
+	var u interface {
+		error
+		Timeout() bool
+		Unwrap() error
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return errors.New("no answer in time")
+	}
+	if errors.As(err, &u) && u.Unwrap() != nil {
+		return u.Unwrap()
+	}
+	return err
+}
+
+// forbidden reports whether err says that the token isn't known or lacks a right.
+func forbidden(err error) bool {
+	s, ok := errors.AsType[*StatusError](err)
+	return ok && (s.Code == http.StatusForbidden || s.Code == http.StatusUnauthorized)
+}
+
+// badRequest: an answer that no retry will mend (not Consul, a wrong setting).
+func badRequest(err error) bool {
+	s, ok := errors.AsType[*StatusError](err)
+	if !ok {
+		return false
+	}
+	if s.Code == http.StatusInternalServerError {
+		return strings.Contains(s.Body, "Invalid Session TTL") || strings.Contains(s.Body, "Missing node registration") ||
+			strings.Contains(s.Body, "Missing check") || strings.Contains(s.Body, "No path to datacenter")
+	}
+	return s.Code >= 300 && s.Code < 500 && s.Code != http.StatusTooManyRequests && s.Code != http.StatusRequestTimeout
+}
+
+// txnErrors is what a refused transaction says, one text an operation.
+func txnErrors(r *api.TxnResponse) string {
+	var what []string
+	if r != nil {
+		for _, e := range r.Errors {
+			what = append(what, e.What)
+		}
+	}
+	if len(what) == 0 {
+		return "refused without a reason"
+	}
+	return strings.Join(what, "; ")
+}
+
+// Causes of a refused transaction, by the texts of agent/consul/state/kvs.go and
+// kvs_endpoint.go (the same in 1.8.7, 1.14.11 and 1.22.0). A 409 has no code for them.
+func isLockDelay(what string) bool      { return strings.Contains(what, "due to lock delay") }
+func isHeld(what string) bool           { return strings.Contains(what, "lock is already held") }
+func isInvalidSession(what string) bool { return strings.Contains(what, "invalid session") }
+func isDenied(what string) bool {
+	return strings.Contains(what, "Permission denied") || strings.Contains(what, "ACL not found")
+}

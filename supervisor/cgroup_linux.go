@@ -1,0 +1,105 @@
+package supervisor
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// A cgroup is a fresh sub-cgroup (v2) that the command is started in, so that
+// cgroup.kill (Linux 5.14) reaches all of it at once. Nothing is written to
+// subtree_control, and our own cgroup is never killed.
+type cgroup struct{ dir string }
+
+// newCgroup makes the sub-cgroup, below our own. An error means "do without": not
+// mounted, read-only (containers), or not delegated to us.
+func newCgroup() (*cgroup, error) {
+	parent, err := ownCgroup()
+	if err != nil {
+		return nil, err
+	}
+	dir := filepath.Join(parent, fmt.Sprintf("onlyone-%d-%d", os.Getpid(), time.Now().UnixNano()))
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return nil, err
+	}
+	c := &cgroup{dir}
+	for _, file := range []string{"cgroup.kill", "cgroup.procs"} {
+		f, err := os.OpenFile(filepath.Join(dir, file), os.O_WRONLY, 0)
+		if err != nil {
+			c.remove()
+			return nil, err
+		}
+		f.Close()
+	}
+	return c, nil
+}
+
+// enter moves the calling process in. Not by CLONE_INTO_CGROUP: on current kernels a
+// start into a cgroup that was killed once, or from one, is killed at birth.
+func enterCgroup(dir string) error {
+	return os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte("0"), 0)
+}
+
+func (c *cgroup) kill() { _ = os.WriteFile(filepath.Join(c.dir, "cgroup.kill"), []byte("1"), 0) }
+
+// remove deletes the empty cgroup and what the command may have made below it.
+func (c *cgroup) remove() {
+	var dirs []string
+	_ = filepath.WalkDir(c.dir, func(path string, e os.DirEntry, err error) error {
+		if err == nil && e.IsDir() {
+			dirs = append(dirs, path)
+		}
+		return nil
+	})
+	for i := len(dirs) - 1; i >= 0; i-- {
+		_ = os.Remove(dirs[i])
+	}
+}
+
+// populated reports whether a living process is in the cgroup (zombies don't count).
+func (c *cgroup) populated() bool {
+	b, err := os.ReadFile(filepath.Join(c.dir, "cgroup.events"))
+	return err == nil && strings.Contains(string(b), "populated 1")
+}
+
+// ownCgroup is the folder of the v2 cgroup that we are in, on a unified or hybrid layout.
+func ownCgroup() (string, error) {
+	own, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return "", err
+	}
+	path := ""
+	for line := range strings.Lines(string(own)) {
+		if p, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
+			path = p
+		}
+	}
+	if path == "" || strings.HasPrefix(path, "/..") {
+		return "", fmt.Errorf("no cgroup v2 of our own")
+	}
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	for sc := bufio.NewScanner(f); sc.Scan(); {
+		// "ID PARENT MAJ:MIN ROOT MOUNTPOINT OPTIONS ... - TYPE SOURCE OPTIONS"
+		pre, post, ok := strings.Cut(sc.Text(), " - ")
+		if !ok || !strings.HasPrefix(post, "cgroup2 ") {
+			continue
+		}
+		fields := strings.Fields(pre)
+		if len(fields) < 5 {
+			continue
+		}
+		rel, err := filepath.Rel(fields[3], path)
+		if err != nil || strings.HasPrefix(rel, "..") {
+			continue
+		}
+		return filepath.Join(fields[4], rel), nil
+	}
+	return "", fmt.Errorf("cgroup v2 isn't mounted")
+}

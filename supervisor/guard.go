@@ -1,0 +1,234 @@
+package supervisor
+
+import (
+	"syscall"
+	"time"
+)
+
+// Command is what the guard starts.
+type Command struct {
+	Path string   // absolute or relative path of the executable
+	Args []string // argv, Args[0] included
+	Env  []string
+}
+
+// A tree is the command and everything that descends from it.
+type tree interface {
+	// Start forks the command. An error is final for this guard.
+	Start(Command) (pid int, err error)
+	// Signal sends sig to the command itself, if it hasn't ended.
+	Signal(sig syscall.Signal)
+	// TermAll sends SIGTERM (and SIGCONT) to every process of the tree but the command, best effort.
+	TermAll()
+	// Kill sends SIGKILL to everything that it can reach now; repeated until Reap says empty.
+	Kill()
+	// Reap collects what has ended: the command's status once, and whether nothing is left.
+	Reap() (status *syscall.WaitStatus, empty bool)
+	// Names describes what is alive, for a message.
+	Names() []string
+}
+
+// EventKind says what an Event of the guard is about.
+type EventKind uint8
+
+// The events that a guard sends.
+const (
+	GuardReady    EventKind = iota + 1 // it runs and holds its timer
+	Armed                              // it acts by itself at Kill from now on
+	Started                            // the command runs as Pid
+	StartFailed                        // it could not be executed: Errno
+	CommandEnded                       // the command ended with Status; Leftovers outlived it
+	TreeGone                           // nothing that the command started is left
+	StopRequested                      // somebody sent the guard a stop signal
+)
+
+// Event is what the guard tells the keeper.
+type Event struct {
+	Kind      EventKind
+	Kill      Instant            `json:",omitempty"` // Armed
+	Pid       int                `json:",omitempty"` // Started
+	Errno     syscall.Errno      `json:",omitempty"` // StartFailed
+	Detail    string             `json:",omitempty"` // StartFailed
+	Status    syscall.WaitStatus `json:",omitempty"` // CommandEnded, TreeGone
+	Leftovers []string           `json:",omitempty"` // CommandEnded
+	Killed    bool               `json:",omitempty"` // TreeGone: SIGKILL was needed
+}
+
+// Stop asks the guard to end the tree.
+type Stop struct {
+	Signal syscall.Signal // sent to the command; 0 sends none (a terminal did already)
+	All    bool           // SIGTERM to everything else, too
+	KillAt Instant        // SIGKILL to everything
+}
+
+type guardPhase uint8
+
+const (
+	guardIdle     guardPhase = iota // no command yet
+	guardRunning                    // the command runs
+	guardStopping                   // something was told to end; stopKill is armed
+	guardKilling                    // SIGKILL until nothing is left
+	guardGone                       // nothing is left; for good
+)
+
+// guard is the state machine of the guard process. It does no I/O of its own and never
+// waits; guardLoop (real processes) and the simulation drive it. Every input is preceded
+// by tick, so that a deadline that has passed acts before anything else is believed.
+//
+//	phase     deadline        term reached   kill reached   stop      kill     command ended  all gone  keeper gone
+//	idle      armed, ack      -              -              -         -        -              -         release, exit
+//	running   armed, ack      ->stopping     ->killing      ->stop    ->kill   ->stopping     ->gone    ->stopping
+//	stopping  ack unless lost lost, TERM     ->killing      sooner    ->kill   TERM the rest  ->gone    sooner
+//	killing   ignored         -              -              -         -        -              ->gone    -
+//	gone      ignored         -              -              -         -        -              -         release, exit
+type guard struct {
+	killAfter  time.Duration  // G
+	stopSignal syscall.Signal // for the command when the keeper is gone
+	tree       tree
+	send       func(Event)
+
+	phase      guardPhase
+	term, kill Instant // the lease's deadlines; only move forward
+	stopKill   Instant // while stopping: not later than kill
+	lost       bool    // the lease ended or the keeper is gone: no deadline is taken any more
+	starting   bool    // forked, exec not confirmed
+	ended      bool    // the command was reaped
+	killed     bool
+	status     syscall.WaitStatus
+	revive     bool // a broken rule, for the simulation
+}
+
+// next is the instant at which tick must be called; 0 if only an input can change anything.
+func (g *guard) next() Instant {
+	switch g.phase {
+	case guardRunning:
+		return min(g.term, g.kill)
+	case guardStopping:
+		if !g.lost && g.term < g.stopKill {
+			return g.term
+		}
+		return g.stopKill
+	}
+	return 0
+}
+
+// tick lets everything happen that is due at now.
+func (g *guard) tick(now Instant) {
+	if g.phase == guardIdle || g.phase == guardGone {
+		return
+	}
+	if g.phase != guardKilling && !g.lost && now >= g.term {
+		g.lost = true
+		g.end(g.kill)
+		g.tree.Signal(g.stopSignal)
+		g.tree.TermAll()
+	}
+	if g.phase != guardKilling && now >= min(g.kill, g.killAt()) {
+		g.phase = guardKilling
+	}
+	if g.phase == guardKilling {
+		g.killed = true
+		g.tree.Kill()
+	}
+	g.reap(now)
+}
+
+func (g *guard) killAt() Instant {
+	if g.phase == guardStopping {
+		return g.stopKill
+	}
+	return g.kill
+}
+
+// reap collects what has ended and moves on accordingly.
+func (g *guard) reap(now Instant) {
+	status, empty := g.tree.Reap()
+	if status != nil {
+		g.ended, g.status = true, *status
+		if !empty {
+			g.send(Event{Kind: CommandEnded, Status: g.status, Leftovers: g.tree.Names()})
+			// What outlives the command gets the rest of a running stop, or else G.
+			if g.phase == guardRunning {
+				g.end(now + g.killAfter)
+			}
+			if g.phase == guardStopping {
+				g.tree.TermAll()
+			}
+		}
+	}
+	if empty && g.ended {
+		g.phase = guardGone
+		g.send(Event{Kind: TreeGone, Status: g.status, Killed: g.killed})
+	}
+}
+
+// end goes into stopping, or brings the kill of a running stop forward.
+func (g *guard) end(killAt Instant) {
+	killAt = min(killAt, g.kill)
+	if g.phase == guardRunning {
+		g.phase, g.stopKill = guardStopping, killAt
+	} else if g.phase == guardStopping {
+		g.stopKill = min(g.stopKill, killAt)
+	}
+}
+
+// deadlines moves the lease forward and acknowledges, unless the lease has ended:
+// no later success takes back a kill that has begun.
+func (g *guard) deadlines(term, kill Instant) {
+	if g.revive && g.lost && g.phase == guardStopping {
+		g.lost, g.phase = false, guardRunning
+	}
+	if g.lost || g.phase == guardKilling || g.phase == guardGone || kill < g.kill {
+		return
+	}
+	g.term, g.kill = term, kill
+	g.send(Event{Kind: Armed, Kill: kill})
+}
+
+// start forks the command: no armed deadline, no child.
+func (g *guard) start(now Instant, c Command) {
+	if g.phase != guardIdle || now >= g.term {
+		g.send(Event{Kind: StartFailed, Errno: syscall.ETIMEDOUT, Detail: "the lease ended before the start"})
+		return
+	}
+	if _, err := g.tree.Start(c); err != nil {
+		errno, _ := err.(syscall.Errno)
+		g.send(Event{Kind: StartFailed, Errno: errno, Detail: err.Error()})
+		return
+	}
+	g.phase = guardRunning
+}
+
+// stop is the keeper's order to end the tree by s.KillAt.
+func (g *guard) stop(s Stop) {
+	if g.phase != guardRunning && g.phase != guardStopping {
+		return
+	}
+	g.end(s.KillAt)
+	if s.Signal != 0 {
+		g.tree.Signal(s.Signal)
+	}
+	if s.All {
+		g.tree.TermAll()
+	}
+}
+
+// signal forwards sig to the command.
+func (g *guard) signal(sig syscall.Signal) {
+	if g.phase == guardRunning || g.phase == guardStopping {
+		g.tree.Signal(sig)
+	}
+}
+
+// keeperGone stops the tree: TERM, G, KILL, never later than the lease's kill.
+func (g *guard) keeperGone(now Instant) {
+	if g.lost && g.phase == guardStopping {
+		return // already on its way, and not later than kill
+	}
+	g.lost = true
+	if g.phase == guardRunning || g.phase == guardStopping {
+		g.end(now + g.killAfter)
+		g.tree.Signal(g.stopSignal)
+		g.tree.TermAll()
+	}
+}

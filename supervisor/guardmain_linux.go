@@ -1,0 +1,407 @@
+package supervisor
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// guardName is argv[0] and the command name of the guard, so that "killall onlyone" and
+// "pkill -x onlyone" don't hit keeper and guard at once.
+const guardName = "leaseguard"
+
+// IsGuard reports whether this process was started as a guard.
+func IsGuard(args []string) bool { return len(args) == 3 && args[0] == guardName }
+
+// GuardMain is the guard process: args are guardName, the descriptor that it reads
+// frames from and the one that it writes events to. When the keeper has gone, it stops
+// the tree and calls release once, with what the keeper gave it for that; the context
+// ends at the last instant at which that is worth while. It returns the exit code.
+func GuardMain(args []string, release func(ctx context.Context, info []byte) error) int {
+	in, err1 := strconv.Atoi(args[1])
+	out, err2 := strconv.Atoi(args[2])
+	if err1 != nil || err2 != nil {
+		return 70
+	}
+	// One thread forks the command (PDEATHSIG follows the thread), waits and kills.
+	runtime.LockOSThread()
+	l, err := newGuardLoop(in, out, release)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "onlyone: guard:", err)
+		return 70
+	}
+	return l.run()
+}
+
+// guardLoop drives guard with real descriptors, one poll(2) at a time.
+type guardLoop struct {
+	guard
+	procs   *procTree
+	in, out int
+	timer   int // timerfd on CLOCK_BOOTTIME
+	child   int // eventfd: SIGCHLD, or a stop signal
+	frames  frames
+	buf     []byte
+	stopSig chan struct{} // a stop signal that came to the guard itself
+	setup   setup
+	info    []byte // for release
+	release func(context.Context, []byte) error
+	eof     bool
+	quit    bool
+}
+
+func newGuardLoop(in, out int, release func(context.Context, []byte) error) (*guardLoop, error) {
+	for _, fd := range []int{in, out} {
+		unix.CloseOnExec(fd)
+		if err := unix.SetNonblock(fd, true); err != nil {
+			return nil, fmt.Errorf("cannot use descriptor %d: %w", fd, err)
+		}
+	}
+	_ = os.WriteFile("/proc/self/comm", []byte(guardName), 0)
+	if os.Getpid() == 1 { // in a PID namespace of its own
+		if err := mountProc(); err != nil {
+			return nil, err
+		}
+	}
+	if err := becomeSubreaper(); err != nil {
+		return nil, err
+	}
+	timer, err := newTimerfd()
+	if err != nil {
+		return nil, err
+	}
+	child, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("cannot create an eventfd: %w", err)
+	}
+	l := &guardLoop{in: in, out: out, timer: timer, child: child, buf: make([]byte, 64<<10),
+		stopSig: make(chan struct{}, 1), release: release}
+	l.procs = &procTree{statusFd: -1}
+	l.tree, l.send = l.procs, l.sendEvent
+	l.watchSignals()
+	// Page faults of a guard that was swapped out are late kills. MCL_ONFAULT: without it
+	// the whole address space of a Go program would be made resident (80 MB).
+	_ = unix.Mlockall(unix.MCL_CURRENT | unix.MCL_FUTURE | unix.MCL_ONFAULT)
+	l.sendEvent(Event{Kind: GuardReady})
+	return l, nil
+}
+
+// watchSignals turns SIGCHLD and stop signals into a readable eventfd. What was ignored
+// when we started (nohup) stays ignored, for the command, too; signal.Ignore is never used,
+// since it would be inherited.
+func (l *guardLoop) watchSignals() {
+	c := make(chan os.Signal, 16)
+	signal.Notify(c, unix.SIGCHLD, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU, unix.SIGUSR1, unix.SIGUSR2, unix.SIGALRM)
+	for _, s := range []syscall.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT} {
+		if !signal.Ignored(s) {
+			signal.Notify(c, s)
+		}
+	}
+	go func() { // lives as long as the process
+		one := binary.NativeEndian.AppendUint64(nil, 1)
+		for s := range c {
+			switch s {
+			case unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT:
+				select {
+				case l.stopSig <- struct{}{}:
+				default:
+				}
+			case unix.SIGCHLD:
+			default:
+				continue
+			}
+			_, _ = unix.Write(l.child, one)
+		}
+	}()
+}
+
+// killPause is the time between two passes of a kill that isn't finished: as short as
+// what a killed process needs to be gone.
+const killPause = 2 * time.Millisecond
+
+func (l *guardLoop) run() int {
+	for !l.done() {
+		fds := []unix.PollFd{{Fd: int32(l.timer), Events: unix.POLLIN}, {Fd: int32(l.child), Events: unix.POLLIN}}
+		if !l.eof {
+			fds = append(fds, unix.PollFd{Fd: int32(l.in), Events: unix.POLLIN})
+		}
+		if l.procs.statusFd >= 0 {
+			fds = append(fds, unix.PollFd{Fd: int32(l.procs.statusFd), Events: unix.POLLIN})
+		}
+		wait := -1
+		if l.phase == guardKilling {
+			wait = l.procs.pause()
+		}
+		_ = setTimerfd(l.timer, l.next())
+		if _, err := unix.Poll(fds, wait); err != nil && err != unix.EINTR {
+			return 70
+		}
+		// The clock first: after a suspend nothing else may be believed or done before.
+		l.tick(bootNow())
+		var drain [8]byte
+		_, _ = unix.Read(l.timer, drain[:])
+		_, _ = unix.Read(l.child, drain[:])
+		l.execStatus()
+		if !l.eof {
+			l.read()
+		}
+		select {
+		case <-l.stopSig:
+			l.sendEvent(Event{Kind: StopRequested})
+		default:
+		}
+		l.tick(bootNow())
+	}
+	l.procs.close()
+	if l.quit || !l.eof {
+		return 0
+	}
+	return l.releaseTerm()
+}
+
+// done: the tree is gone (or never was) and the keeper needs nothing more, or the time is up.
+func (l *guardLoop) done() bool {
+	if l.phase == guardIdle || l.phase == guardGone {
+		return l.quit || l.eof
+	}
+	// Nobody waits for us, and what is left can't be killed: don't outlive the lease.
+	return l.eof && l.phase == guardKilling && bootNow() >= l.kill+margin
+}
+
+// releaseTerm gives the lock back in the place of a keeper that has gone.
+func (l *guardLoop) releaseTerm() int {
+	if l.phase != guardIdle && l.phase != guardGone {
+		fmt.Fprintf(os.Stderr, "onlyone: cannot kill %v; the lock isn't released\n", l.procs.Names())
+		return 80
+	}
+	if l.info == nil || l.release == nil {
+		return 0
+	}
+	limit := 2 * time.Second
+	if l.kill > 0 {
+		limit = min(limit, l.kill+margin-bootNow())
+	}
+	if limit <= 0 {
+		return 0 // the session ends by itself
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	if err := l.release(ctx, l.info); err != nil {
+		fmt.Fprintf(os.Stderr, "onlyone: onlyone was killed; its command is stopped, but cannot release the lock (it is free when its session ends): %v\n", err)
+	}
+	return 0
+}
+
+func (l *guardLoop) sendEvent(e Event) {
+	// The pipe holds thousands of events; a keeper that reads none of them is stopped or
+	// gone, and then only the deadlines count.
+	_, _ = unix.Write(l.out, jsonFrame(frameEvent, e))
+}
+
+// read takes all frames that the keeper has sent.
+func (l *guardLoop) read() {
+	for {
+		n, err := unix.Read(l.in, l.buf)
+		if err == unix.EINTR {
+			continue
+		}
+		if err == unix.EAGAIN {
+			break
+		}
+		if n <= 0 || err != nil {
+			l.eof = true
+			break
+		}
+		l.frames.add(l.buf[:n])
+	}
+	for {
+		kind, payload, ok, err := l.frames.next()
+		if err != nil {
+			l.eof = true
+		}
+		if err != nil || !ok {
+			break
+		}
+		if err := l.handle(kind, payload); err != nil {
+			l.eof = true
+			break
+		}
+	}
+	if l.eof && !l.quit {
+		l.keeperGone(bootNow())
+	}
+}
+
+func (l *guardLoop) handle(kind frameKind, payload []byte) error {
+	now := bootNow()
+	l.tick(now)
+	switch kind {
+	case frameSetup:
+		if err := json.Unmarshal(payload, &l.setup); err != nil {
+			return err
+		}
+		l.killAfter, l.stopSignal = l.setup.KillAfter, l.setup.StopSignal
+		l.procs.pgid, l.procs.sameGroup = l.setup.Pgid, l.setup.NewGroup
+	case frameDeadlines:
+		term, kill, err := parseDeadlines(payload)
+		if err != nil {
+			return err
+		}
+		l.deadlines(term, kill)
+	case frameStart:
+		var c Command
+		if err := json.Unmarshal(payload, &c); err != nil {
+			return err
+		}
+		l.start(now, c)
+	case frameSignal:
+		if len(payload) != 1 {
+			return errFrame
+		}
+		l.signal(syscall.Signal(payload[0]))
+	case frameStop:
+		var s Stop
+		if err := json.Unmarshal(payload, &s); err != nil {
+			return err
+		}
+		l.stop(s)
+	case frameKill:
+		l.stop(Stop{KillAt: now})
+	case frameRelease:
+		l.info = append([]byte(nil), payload...)
+	case frameQuit:
+		l.quit = true
+	default:
+		return errFrame
+	}
+	return nil
+}
+
+// execStatus looks whether the shim has executed the command or failed to.
+func (l *guardLoop) execStatus() {
+	if l.procs.statusFd < 0 {
+		return
+	}
+	var b [4]byte
+	n, err := unix.Read(l.procs.statusFd, b[:])
+	if err == unix.EAGAIN || err == unix.EINTR {
+		return
+	}
+	unix.Close(l.procs.statusFd)
+	l.procs.statusFd = -1
+	if n == 4 {
+		errno := syscall.Errno(binary.LittleEndian.Uint32(b[:]))
+		l.sendEvent(Event{Kind: StartFailed, Errno: errno, Detail: errno.Error()})
+		return // the shim ends now; TreeGone follows
+	}
+	l.sendEvent(Event{Kind: Started, Pid: l.procs.pid})
+	beRealtime()
+}
+
+// beRealtime asks for SCHED_FIFO 1 on this thread: without it a machine full of nice -20
+// work delays a kill by up to 0.4 s. Only after the fork: the reset that keeps it from
+// the command's processes would also reset their niceness.
+func beRealtime() {
+	_ = unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO,
+		Flags: unix.SCHED_FLAG_RESET_ON_FORK, Priority: 1}, 0)
+}
+
+// mountProc gives a guard in its own PID namespace a /proc of that namespace.
+func mountProc() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
+		return fmt.Errorf("cannot make mounts private: %w", err)
+	}
+	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		return fmt.Errorf("cannot mount /proc for the PID namespace: %w", err)
+	}
+	return nil
+}
+
+// procTree is the tree of real processes.
+type procTree struct {
+	descendants
+	pgid      int
+	sameGroup bool
+	pid       int // of the command; 0 before and after its life
+	statusFd  int // of the exec shim, or -1
+	passes    int
+}
+
+func (t *procTree) Start(c Command) (int, error) {
+	t.cgroup, _ = newCgroup()
+	var p [2]int
+	if err := unix.Pipe2(p[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		return 0, err
+	}
+	dir := ""
+	if t.cgroup != nil {
+		dir = t.cgroup.dir
+	}
+	argv := append([]string{shimName, strconv.Itoa(p[1]), dir, c.Path}, c.Args...)
+	// The shim's end keeps its number and loses CLOEXEC for this one exec; this process
+	// forks nothing else.
+	_, _ = unix.FcntlInt(uintptr(p[1]), unix.F_SETFD, 0)
+	pid, err := syscall.ForkExec("/proc/self/exe", argv, &syscall.ProcAttr{
+		Env: c.Env, Files: []uintptr{0, 1, 2},
+		Sys: &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL, Setpgid: !t.sameGroup, Pgid: t.pgid},
+	})
+	unix.Close(p[1])
+	if err != nil {
+		unix.Close(p[0])
+		t.close()
+		return 0, err
+	}
+	t.pid, t.statusFd = pid, p[0]
+	return pid, nil
+}
+
+func (t *procTree) Signal(sig syscall.Signal) {
+	if t.pid > 0 { // not reaped yet, so the pid is still its own
+		_ = unix.Kill(t.pid, sig)
+		if sig == unix.SIGTERM || sig == unix.SIGINT || sig == unix.SIGHUP || sig == unix.SIGQUIT {
+			_ = unix.Kill(t.pid, unix.SIGCONT) // a stopped process would never see it
+		}
+	}
+}
+
+func (t *procTree) TermAll()        { t.termAll(t.pid) }
+func (t *procTree) Names() []string { return t.names() }
+func (t *procTree) Kill()           { t.passes++; t.killPass() }
+
+func (t *procTree) Reap() (*syscall.WaitStatus, bool) {
+	var status *syscall.WaitStatus
+	empty := t.reapPass(func(pid int, s syscall.WaitStatus) {
+		if pid == t.pid {
+			status, t.pid = &s, 0
+		}
+	})
+	if empty && t.cgroup != nil && t.cgroup.populated() {
+		empty = false // moved into our cgroup from outside: not ours, but in the way
+	}
+	return status, empty
+}
+
+// pause is how long to wait for the next pass, in ms for poll(2): what can't be killed
+// (uninterruptible, or not ours to kill) is asked less and less often.
+func (t *procTree) pause() int {
+	if t.passes > 500 {
+		return 100
+	}
+	return int(killPause / time.Millisecond)
+}
+
+func (t *procTree) close() {
+	if t.cgroup != nil {
+		t.cgroup.remove()
+		t.cgroup = nil
+	}
+}

@@ -1,0 +1,398 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// holding is the time from a successful acquire to the end of the tree.
+//
+// One goroutine owns it. The lease is the pair (termAt, killAt), counted from before the
+// request that proved ownership was sent, and only what the guard has acknowledged
+// counts. Each turn of a loop looks at the clock before it believes anything: what the
+// lease's end demands happens first, and no later success takes it back.
+type holding struct {
+	*supervisor
+	term  Term
+	alarm Alarm
+
+	termAt, killAt Instant // acknowledged by the guard; 0 before
+	dead           bool    // the lease is over: nothing extends it any more
+	cause          error   // why the tree is being ended by us; nil if it isn't
+	stopping       bool    // an orderly stop was asked for
+	gone           bool
+	status         syscall.WaitStatus
+	startErr       *Event
+	guardDied      bool
+
+	ctx      context.Context
+	cancel   context.CancelFunc
+	wg       sync.WaitGroup
+	answers  chan answer
+	changes  chan struct{}
+	next     *time.Timer // the next attempt
+	inflight bool
+	silent   bool    // the last check brought no proof
+	warned   bool    // one line for each silence
+	renewed  Instant // the last successful renewal was sent
+	enforced chan bool
+	giveUp   chan struct{}
+}
+
+// answer is what an attempt brought.
+type answer struct {
+	renewal bool
+	sent    Instant
+	err     error
+}
+
+func newHolding(s *supervisor, t Term) (*holding, error) {
+	alarm, err := s.Clock.NewAlarm()
+	if err != nil {
+		return nil, err
+	}
+	h := &holding{supervisor: s, term: t, alarm: alarm,
+		answers: make(chan answer, 1), changes: make(chan struct{}, 1),
+		renewed: t.Sent(), enforced: make(chan bool, 1), giveUp: make(chan struct{})}
+	h.ctx, h.cancel = context.WithCancel(context.Background())
+	h.next = time.NewTimer(s.Dials.Poll)
+	return h, nil
+}
+
+func (h *holding) close() {
+	h.stopProving()
+	h.alarm.Close()
+}
+
+// stopProving ends all requests of this term and waits for them.
+func (h *holding) stopProving() {
+	h.cancel()
+	h.next.Stop()
+	h.wg.Wait()
+}
+
+// arm makes the lease count: the guard acknowledges the deadlines of the acquire, or of
+// a check if the acquire is too old to start on.
+func (h *holding) arm() error {
+	sent := h.term.Sent()
+	if h.broken.startOnLateAcquire {
+		sent = h.Clock.Now()
+	}
+	for h.Clock.Now()-sent >= h.Dials.Poll {
+		// Started on an old answer, the command could run beside the next holder's.
+		if h.Clock.Now() >= h.term.Sent()+h.Dials.RenewDeadline() {
+			return errors.New("the lease ended before its first proof was young enough")
+		}
+		ctx, cancel := context.WithTimeout(h.ctx, h.Dials.Poll)
+		sent = h.Clock.Now()
+		err := h.term.Check(ctx)
+		cancel()
+		if l, ok := errors.AsType[lost](err); ok {
+			return l
+		}
+		if err != nil {
+			sent = h.term.Sent()
+		}
+	}
+	term := sent + h.Dials.RenewDeadline()
+	kill := term + h.Dials.KillAfter
+	h.guard.Deadlines(term, kill)
+	for {
+		e, err := h.awaitEvent(Armed, min(h.Clock.Now()+guardPatience, term))
+		if err != nil {
+			return err
+		}
+		if e.Kill == kill {
+			break
+		}
+	}
+	h.extend(kill)
+	return nil
+}
+
+// extend takes an acknowledged deadline for ours.
+func (h *holding) extend(kill Instant) {
+	if h.dead || kill <= h.killAt {
+		return
+	}
+	h.killAt, h.termAt = kill, kill-h.Dials.KillAfter
+	h.alarm.Set(h.termAt)
+}
+
+// run: the command was asked for; until nothing of it is left.
+func (h *holding) run() Outcome {
+	h.wg.Go(func() {
+		// The first look comes a poll later: a run that ends at once shouldn't pay for it.
+		wait := time.NewTimer(h.Dials.Poll)
+		defer wait.Stop()
+		select {
+		case <-wait.C:
+			h.term.Watch(h.ctx, func() {
+				select {
+				case h.changes <- struct{}{}:
+				default:
+				}
+			})
+		case <-h.ctx.Done():
+		}
+	})
+	for {
+		if out, ended := h.deadlines(h.Clock.Now()); ended {
+			return out
+		}
+		select {
+		case <-h.alarm.C():
+		case e, ok := <-h.events():
+			h.event(e, ok)
+		case a := <-h.answers:
+			h.answer(a)
+		case <-h.changes:
+			if h.broken.trustWatch {
+				h.proven(h.Clock.Now())
+			}
+			h.attempt()
+		case <-h.next.C:
+			h.attempt()
+		case sig := <-h.Signals:
+			h.signal(sig)
+		case empty := <-h.enforced:
+			if empty {
+				h.gone = true
+			}
+		}
+		if h.gone {
+			return h.outcome()
+		}
+	}
+}
+
+// events is the guard's channel, or nil when it has died.
+func (h *holding) events() <-chan Event {
+	if h.guardDied {
+		return nil
+	}
+	return h.guard.Events()
+}
+
+// deadlines does what is due. It ends the run only if the tree can't be emptied.
+func (h *holding) deadlines(now Instant) (Outcome, bool) {
+	if !h.dead && now >= h.termAt {
+		h.lose(fmt.Errorf("ownership could not be proven for %s", h.Dials.RenewDeadline()), h.killAt)
+	}
+	if h.dead && now >= h.killAt+enforceAfter && !h.guardDied {
+		h.Log.Error().Msg("the guard did not act in time: killing everything from here")
+		h.enforce()
+	}
+	if h.dead && now >= h.killAt+h.Dials.Margin() {
+		close(h.giveUp)
+		if h.guardDied && <-h.enforced {
+			h.gone = true
+			return h.outcome(), true
+		}
+		return Outcome{Kind: LostAlive, Err: h.cause}, true
+	}
+	return Outcome{}, false
+}
+
+// lose ends the lease: TERM now, SIGKILL at killAt or earlier. The guard does both by
+// itself when the renew deadline passes; here it is told in case that it came sooner.
+func (h *holding) lose(cause error, killAt Instant) {
+	if h.dead {
+		return
+	}
+	h.dead, h.cause = true, cause
+	if !h.broken.revive {
+		h.cancel() // no renewal may keep a lost session alive
+	}
+	h.killAt = min(h.killAt, killAt)
+	h.alarm.Set(h.killAt + enforceAfter)
+	h.guard.Stop(Stop{Signal: h.StopSignal, All: true, KillAt: h.killAt})
+	h.changed("stopping")
+	h.Log.Error().Err(cause).Msgf("the lock is lost: stopping the command, SIGKILL in %s", max(h.killAt-h.Clock.Now(), 0).Round(10*time.Millisecond))
+}
+
+// enforce kills from the keeper because the guard can't.
+func (h *holding) enforce() {
+	h.guardDied = true
+	h.alarm.Set(h.killAt + h.Dials.Margin())
+	h.wg.Go(func() { h.enforced <- h.guard.Enforce(h.giveUp) })
+}
+
+func (h *holding) event(e Event, ok bool) {
+	if !ok {
+		if h.cause == nil {
+			h.cause = fmt.Errorf("%w: it died", errGuard)
+		}
+		h.Log.Error().Msg("the guard died: killing the command")
+		h.enforce()
+		return
+	}
+	switch e.Kind {
+	case Armed:
+		h.extend(e.Kill)
+	case Started:
+		h.Log.Info().Uint64("token", h.term.Token()).Int("pid", e.Pid).Msg("running")
+	case StartFailed:
+		h.startErr = &e
+		h.gone = e.Errno == syscall.ETIMEDOUT || h.gone // never forked
+	case CommandEnded:
+		h.status = e.Status
+		h.Log.Warn().Msgf("%d %s the command: %s; stopping before the lock is released",
+			len(e.Leftovers), plural(len(e.Leftovers), "process outlived", "processes outlived"), strings.Join(e.Leftovers, ", "))
+	case TreeGone:
+		h.status, h.gone = e.Status, true
+	case StopRequested:
+		if !h.stopping {
+			h.stop(Signal{Signal: h.StopSignal})
+		}
+	}
+}
+
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return one
+	}
+	return many
+}
+
+// attempt sends an ownership check, if none is under way and the lease isn't over.
+func (h *holding) attempt() {
+	if h.inflight || h.dead {
+		return
+	}
+	h.request(false, h.term.Check)
+}
+
+func (h *holding) request(renewal bool, f func(context.Context) error) {
+	h.inflight = true
+	h.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(h.ctx, h.Dials.Poll)
+		defer cancel()
+		sent := h.Clock.Now()
+		err := f(ctx)
+		if h.broken.countFromResponse {
+			sent = h.Clock.Now()
+		}
+		h.answers <- answer{renewal, sent, err}
+	})
+}
+
+// answer takes what a check or a renewal brought and sets the next attempt.
+//
+// A good check is followed by a renewal. While there is silence, checks follow each other
+// without a pause but a jitter, since a proof may come until the last moment; a renewal
+// goes between them when the session would otherwise be near its TTL.
+func (h *holding) answer(a answer) {
+	h.inflight = false
+	if h.dead && h.broken.revive && a.err == nil && !a.renewal {
+		h.dead, h.cause = false, nil
+		h.proven(h.Clock.Now())
+	}
+	if h.dead {
+		return
+	}
+	l, isLost := errors.AsType[lost](a.err)
+	switch {
+	case isLost:
+		killAt := h.Clock.Now() + h.Dials.KillAfter
+		if l.Lost() {
+			killAt = h.Clock.Now() // somebody else may have it already
+		}
+		h.lose(l, killAt)
+		return
+	case a.renewal && a.err == nil:
+		h.renewed = a.sent
+		if h.broken.trustRenewal {
+			h.proven(a.sent)
+		}
+	case a.renewal:
+		h.Log.Debug().Err(a.err).Msg("cannot renew the session")
+	case a.err == nil:
+		h.proven(a.sent)
+	default:
+		h.silence(a.err)
+	}
+	now := h.Clock.Now()
+	if !a.renewal && (a.err == nil || now-h.renewed > h.Dials.TTL/2) {
+		h.request(true, h.term.Renew)
+		return
+	}
+	wait := h.Dials.Poll
+	if h.silent {
+		wait = h.Dials.Poll/40 + h.Jitter(h.Dials.Poll/8)
+	}
+	h.next.Reset(wait)
+}
+
+// proven: a check that was sent at this instant succeeded. It counts when the guard has
+// acknowledged.
+func (h *holding) proven(sent Instant) {
+	if h.silent && h.warned {
+		h.Log.Warn().Msg("ownership proven again; nothing was moved")
+	}
+	h.silent, h.warned = false, false
+	term := sent + h.Dials.RenewDeadline()
+	if term > h.termAt {
+		h.guard.Deadlines(term, term+h.Dials.KillAfter)
+	}
+}
+
+func (h *holding) silence(err error) {
+	h.silent = true
+	h.Log.Debug().Err(err).Msg("cannot prove ownership")
+	// One lost packet isn't news; half of the time is.
+	if left := h.termAt - h.Clock.Now(); !h.warned && left < h.Dials.RenewDeadline()*3/4 {
+		h.warned = true
+		h.Log.Warn().Err(err).Msgf("cannot prove ownership of the lock: retrying, the command is stopped in %s", left.Round(100*time.Millisecond))
+	}
+}
+
+// signal: TERM and INT stop in order, a second one kills; the rest is forwarded.
+func (h *holding) signal(s Signal) {
+	switch s.Signal {
+	case syscall.SIGTERM, syscall.SIGINT:
+		if h.stopping {
+			h.Log.Warn().Msg("second stop signal: killing the command")
+			h.guard.Kill()
+			return
+		}
+		h.stop(s)
+	default:
+		if !s.FromTerminal {
+			h.guard.Signal(s.Signal)
+		}
+	}
+}
+
+// stop ends the tree in order; the lease is kept all the while.
+func (h *holding) stop(s Signal) {
+	h.stopping = true
+	h.changed("stopping")
+	h.Log.Info().Msgf("stopping the command, SIGKILL in %s", h.StopTimeout)
+	if h.broken.releaseBeforeGone {
+		h.release(h.term, RunResult{})
+	}
+	sig := h.StopSignal
+	if s.FromTerminal {
+		sig = 0
+	}
+	h.guard.Stop(Stop{Signal: sig, KillAt: h.Clock.Now() + h.StopTimeout})
+}
+
+// outcome: the tree is gone.
+func (h *holding) outcome() Outcome {
+	switch {
+	case h.startErr != nil:
+		return Outcome{Kind: NotStarted, Errno: h.startErr.Errno, Err: errors.New(h.startErr.Detail)}
+	case h.dead:
+		return Outcome{Kind: Lost, Err: h.cause}
+	case h.guardDied:
+		return Outcome{Kind: Failed, Err: h.cause}
+	}
+	return Outcome{Kind: Ended, Status: h.status}
+}

@@ -1,0 +1,47 @@
+package supervisor
+
+import (
+	"encoding/binary"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// shimName is argv[0] of the exec shim: the same binary, between the guard and the
+// command, which enters the command's cgroup and then executes it (the pid stays).
+//
+//	argv: shimName STATUS-FD CGROUP-DIR PATH ARG0 ARG...
+//
+// A failure is written to STATUS-FD as four bytes (errno); it is closed by a successful exec.
+const shimName = "onlyone-exec"
+
+// IsShim reports whether this process was started as the exec shim.
+func IsShim(args []string) bool { return len(args) >= 5 && args[0] == shimName }
+
+// ShimMain is the shim's whole life; it returns only if the command can't be executed.
+func ShimMain(args []string) int {
+	status, err := strconv.Atoi(args[1])
+	if err != nil {
+		return 70
+	}
+	syscall.CloseOnExec(status)
+	if dir := args[2]; dir != "" {
+		// A cgroup that vanished or refuses us costs one of two ways of killing; the
+		// descendants loop is the other.
+		_ = enterCgroup(dir)
+	}
+	env := os.Environ()
+	for i, kv := range env {
+		// Socket activation: the descriptors are passed on, so the pid must be the command's.
+		if strings.HasPrefix(kv, "LISTEN_PID=") {
+			env[i] = "LISTEN_PID=" + strconv.Itoa(os.Getpid())
+		}
+	}
+	err = syscall.Exec(args[3], args[4:], env)
+	errno, _ := err.(syscall.Errno)
+	var b [4]byte
+	binary.LittleEndian.PutUint32(b[:], uint32(errno))
+	_, _ = syscall.Write(status, b[:])
+	return 127
+}

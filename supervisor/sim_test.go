@@ -1,0 +1,476 @@
+package supervisor
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/a-seed-0bc5ead7/onlyone/internal/consulmodel"
+)
+
+var (
+	simFor   = flag.Duration("sim.for", 3*time.Second, "how long to simulate")
+	simSeed  = flag.Uint64("sim.seed", 0, "simulate this one schedule and print it")
+	simFirst = flag.Uint64("sim.first", 1, "the first seed")
+	simKnobs = flag.Int("sim.knobs", 400, "schedules to try for each broken rule")
+)
+
+// A fault is one thing that goes wrong in a schedule.
+type fault struct {
+	at   time.Duration
+	kind faultKind
+	host int
+	long time.Duration
+}
+
+type faultKind int
+
+const (
+	netDropRequests  faultKind = iota // requests of a host are lost for a while
+	netDropAnswers                    // they are carried out, the answers are lost
+	netLateAnswers                    // answers come up to 60 s late
+	netLateRequests                   // requests arrive up to 60 s late
+	netErrors                         // the agent answers 500
+	netRefused                        // the agent is gone
+	consulNoLeader                    // no leader for up to 13 s
+	consulStaleTimer                  // the holder's session is ended though it was renewed
+	consulDestroy                     // an operator destroys the holder's session
+	consulFreeze                      // all requests hang, then all are carried out
+	keeperPause                       // SIGSTOP, later SIGCONT
+	keeperKill
+	guardPause
+	guardKill
+	hostSuspend
+	stopSignal  // SIGTERM to onlyone
+	staleLeader // a deposed leader answers renewals and watches from memory, and nothing else
+	ambush      // the session ends just after a proof whose answer is late; then silence or a stop
+	keyDeleted  // only the token covers it
+	delaysLost  // only the token covers it
+)
+
+var faultNames = []string{"requests lost", "answers lost", "answers late", "requests late", "500s", "agent gone", "no leader",
+	"stale timer", "session destroyed", "Consul frozen", "keeper stopped", "keeper killed", "guard stopped", "guard killed",
+	"host suspended", "SIGTERM", "stale leader", "ambush", "key deleted", "lock-delays forgotten"}
+
+func (f fault) String() string {
+	return fmt.Sprintf("%7.3fs  %s on h%d for %s", f.at.Seconds(), faultNames[f.kind], f.host+1, f.long)
+}
+
+// schedule is all that a seed decides.
+type schedule struct {
+	seed   uint64
+	hosts  int
+	lives  []childLife
+	faults []fault
+}
+
+// faultTime is how long faults are begun; calm is what comes after, in which somebody must run.
+const (
+	faultTime = 60 * time.Second
+	longest   = 45 * time.Second // that one fault lasts
+	calm      = 70 * time.Second // more than 2 x TTL + lease + what is left of a stop
+)
+
+func newSchedule(seed uint64) schedule {
+	r := rand.New(rand.NewPCG(seed, 0xfa17))
+	s := schedule{seed: seed, hosts: 2 + r.IntN(2)}
+	for range s.hosts {
+		l := childLife{killLag: time.Duration(r.IntN(800)) * time.Millisecond, dawdle: time.Duration(r.IntN(6000)) * time.Millisecond, deaf: r.IntN(2) == 0}
+		if r.IntN(3) > 0 {
+			l.runs = time.Duration(1+r.IntN(40_000)) * time.Millisecond
+		}
+		s.lives = append(s.lives, l)
+	}
+	tokenOnly := r.IntN(12) == 0 // rarely: these weaken what is checked
+	for n := 1 + r.IntN(6); n > 0; n-- {
+		kind := faultKind(r.IntN(int(keyDeleted)))
+		if r.IntN(6) == 0 {
+			kind = ambush
+		}
+		if tokenOnly && r.IntN(2) == 0 {
+			kind = keyDeleted + faultKind(r.IntN(2))
+		}
+		f := fault{at: time.Duration(r.Int64N(int64(faultTime))), kind: kind, host: r.IntN(s.hosts)}
+		f.long = time.Duration(r.Int64N(int64(longest))) / time.Duration(1+r.IntN(4))
+		if kind == consulNoLeader {
+			f.long = time.Duration(r.Int64N(int64(13 * time.Second)))
+		}
+		if kind == consulFreeze {
+			f.long /= 2
+		}
+		s.faults = append(s.faults, f)
+	}
+	return s
+}
+
+// run plays the schedule and returns the world.
+func (s schedule) run(broken brokenRules, ttlAsLease, quiet bool) *world {
+	w := newWorld(s.seed, s.hosts)
+	w.broken, w.ttlAsLease, w.quiet = broken, ttlAsLease, quiet
+	for i, h := range w.hosts {
+		h.life = s.lives[i]
+	}
+	var wg sync.WaitGroup
+	for i, h := range w.hosts {
+		wg.Go(func() {
+			time.Sleep(time.Duration(i) * 37 * time.Millisecond)
+			h.loop()
+		})
+	}
+	for _, f := range s.faults {
+		wg.Go(func() {
+			time.Sleep(f.at)
+			w.inject(f)
+		})
+	}
+	time.Sleep(faultTime + longest)
+	w.mu.Lock()
+	before := len(w.children)
+	w.mu.Unlock()
+	time.Sleep(calm)
+	w.checkProgress(before)
+	w.shutdown(&wg)
+	return w
+}
+
+// checkProgress: in the calm somebody must have run. A session of a dead keeper lasts
+// 2 x TTL, its lease L; a host that went away in the last moment of a fault is the worst
+// case.
+func (w *world) checkProgress(before int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range w.children {
+		if !c.gone {
+			return // somebody runs
+		}
+	}
+	if len(w.children) > before {
+		return
+	}
+	w.violate("nobody has run for %s after the last fault", calm)
+}
+
+// shutdown ends all hosts.
+func (w *world) shutdown(wg *sync.WaitGroup) {
+	done := make(chan struct{})
+	go func() { wg.Wait(); close(done) }()
+	for _, h := range w.hosts {
+		h.mu.Lock()
+		h.stopped = true
+		h.mu.Unlock()
+		h.keeper.open()
+		h.guards.open()
+	}
+	for {
+		for _, h := range w.hosts {
+			select {
+			case h.signals <- Signal{Signal: syscall.SIGTERM}:
+			default:
+			}
+		}
+		select {
+		case <-done:
+			return
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// during makes every request of the host follow plan for a while.
+func (h *simHost) during(long time.Duration, plan consulmodel.Faults) {
+	h.net.SetFaults(plan)
+	time.Sleep(long)
+	h.net.SetFaults(nil)
+}
+
+func (w *world) inject(f fault) {
+	h := w.hosts[f.host]
+	w.log("FAULT %s on %s for %s", faultNames[f.kind], h.name, f.long)
+	r := rand.New(rand.NewPCG(uint64(f.at), uint64(f.long)))
+	late := func() time.Duration { return time.Duration(r.Int64N(int64(60*time.Second))) / time.Duration(1+r.IntN(10)) }
+	switch f.kind {
+	case netDropRequests:
+		h.during(f.long, func(*consulmodel.Request) consulmodel.Plan { return consulmodel.Plan{DropRequest: true} })
+	case netDropAnswers:
+		h.during(f.long, func(*consulmodel.Request) consulmodel.Plan { return consulmodel.Plan{DropAnswer: true} })
+	case netLateAnswers:
+		h.during(f.long, func(*consulmodel.Request) consulmodel.Plan { return consulmodel.Plan{AnswerDelay: late()} })
+	case netLateRequests:
+		h.during(f.long, func(*consulmodel.Request) consulmodel.Plan { return consulmodel.Plan{RequestDelay: late()} })
+	case netErrors:
+		h.during(f.long, func(*consulmodel.Request) consulmodel.Plan {
+			return consulmodel.Plan{Status: 500, Body: "rpc error making call: EOF", Execute: r.IntN(2) == 0}
+		})
+	case netRefused:
+		h.during(f.long, func(*consulmodel.Request) consulmodel.Plan {
+			return consulmodel.Plan{Refuse: syscall.ECONNREFUSED}
+		})
+	case consulNoLeader:
+		w.model.LoseLeader()
+		time.Sleep(f.long)
+		w.model.ElectLeader()
+	case consulStaleTimer:
+		if session, _ := w.model.Holder(simLockKey); session != "" {
+			w.model.StaleTimer(session)
+		}
+	case consulDestroy:
+		if session, _ := w.model.Holder(simLockKey); session != "" {
+			w.model.DestroySession(session)
+		}
+	case consulFreeze:
+		w.model.Freeze()
+		time.Sleep(f.long)
+		w.model.Thaw()
+	case keeperPause:
+		if h.impair() {
+			defer h.repair()
+			h.keeper.close()
+			time.Sleep(f.long)
+			h.keeper.open()
+		}
+	case keeperKill:
+		if h.impair() {
+			defer h.repair()
+			h.killKeeper(f.long)
+		}
+	case guardPause:
+		if h.impair() {
+			defer h.repair()
+			h.guards.close()
+			time.Sleep(f.long)
+			h.guards.open()
+		}
+	case guardKill:
+		if h.impair() {
+			defer h.repair()
+			h.killGuard()
+		}
+	case hostSuspend:
+		if h.impair() {
+			defer h.repair()
+			h.suspend(f.long)
+		}
+	case stopSignal:
+		select {
+		case h.signals <- Signal{Signal: syscall.SIGTERM}:
+		default:
+		}
+	case staleLeader:
+		h.during(f.long, func(req *consulmodel.Request) consulmodel.Plan {
+			switch {
+			case req.Endpoint == consulmodel.SessionRenew:
+				return consulmodel.Plan{Status: 200, Body: fmt.Sprintf(`[{"ID":%q,"LockDelay":%d,"TTL":"10s"}]`, req.Session, w.dials.Lease)}
+			case req.Endpoint == consulmodel.KVGet && req.Blocking:
+				session, index := w.model.Holder(req.Key)
+				return consulmodel.Plan{Status: 200, AnswerDelay: 4 * time.Second, Body: fmt.Sprintf(`[{"Key":%q,"Session":%q,"ModifyIndex":%d}]`, req.Key, session, index)}
+			}
+			return consulmodel.Plan{Status: 500, Body: "No cluster leader"}
+		})
+	case ambush:
+		h.ambush(r)
+	case keyDeleted:
+		w.mu.Lock()
+		w.tokenOnly = true
+		w.mu.Unlock()
+		w.model.DeleteKey(simLockKey)
+	case delaysLost:
+		w.mu.Lock()
+		w.tokenOnly = true
+		w.mu.Unlock()
+		w.model.ForgetLockDelays()
+	}
+}
+
+// impair takes the one permit of a host to stop or kill a part of onlyone: with keeper and
+// guard both out of action nothing can act, which the design page says.
+func (h *simHost) impair() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.impaired {
+		return false
+	}
+	h.impaired = true
+	return true
+}
+
+// repair gives it back; the guard of a dead keeper must have ended, and a keeper whose
+// guard is dead must have killed everything.
+func (h *simHost) repair() {
+	h.mu.Lock()
+	g := h.guard
+	h.mu.Unlock()
+	if g != nil && (g.isCut() || g.killed()) {
+		<-g.over
+		for !g.tree.emptied() {
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+	h.mu.Lock()
+	h.impaired = false
+	h.mu.Unlock()
+}
+
+// killGuard: SIGKILL to the guard. The kernel kills the command itself (PDEATHSIG); what
+// else descends from it becomes the keeper's.
+func (h *simHost) killGuard() {
+	h.mu.Lock()
+	g := h.guard
+	h.mu.Unlock()
+	if g == nil {
+		return
+	}
+	g.kill()
+	if !h.life.deaf { // a command without descendants
+		g.tree.Kill()
+	}
+}
+
+// ambush waits for a proof of the host (an ownership check or an acquire), delays its
+// answer, ends the session meanwhile, and then cuts the host off or stops its keeper: the
+// schedules in which it matters from when a lease is counted.
+func (h *simHost) ambush(r *rand.Rand) {
+	drop := consulmodel.Plan{DropRequest: true}
+	if r.IntN(2) == 0 { // the proof comes after a silence, near the deadline
+		h.during(time.Duration(r.Int64N(int64(17*time.Second))), func(*consulmodel.Request) consulmodel.Plan { return drop })
+	}
+	onAcquire, stop, hit := r.IntN(2) == 0, r.IntN(2) == 0, false
+	answer := time.Duration(r.Int64N(int64(2 * time.Second)))
+	end := time.Duration(r.Int64N(int64(time.Second)))
+	h.during(longest, func(req *consulmodel.Request) consulmodel.Plan {
+		if hit {
+			return drop
+		}
+		if len(req.Ops) == 0 || req.Ops[0].Key != simLockKey || !req.Has(map[bool]string{true: "lock", false: "check-session"}[onAcquire]) {
+			return consulmodel.Plan{}
+		}
+		hit = true
+		time.AfterFunc(end, func() {
+			if session, _ := h.w.model.Holder(simLockKey); session != "" {
+				h.w.model.StaleTimer(session)
+			}
+		})
+		if stop && h.impair() {
+			h.keeper.close() // before it sees the answer
+			time.AfterFunc(longest-time.Millisecond, func() { h.keeper.open(); h.repair() })
+			return consulmodel.Plan{}
+		}
+		return consulmodel.Plan{AnswerDelay: answer}
+	})
+}
+
+// resumeGrace is what a child may run after a resume before the guard has been scheduled
+// and its SIGKILL has taken effect; only the fencing token covers it (DESIGN 1.2).
+const resumeGrace = 900 * time.Millisecond
+
+// suspend stops the whole machine: keeper, guard and child. The clock runs on.
+func (h *simHost) suspend(long time.Duration) {
+	h.w.mu.Lock()
+	h.suspended = true
+	h.w.mu.Unlock()
+	h.keeper.close()
+	h.guards.close()
+	time.Sleep(long)
+	h.w.mu.Lock()
+	h.suspended = false
+	for _, c := range h.w.children {
+		if c.host == h && !c.gone {
+			c.frozenUntil = h.w.now() + resumeGrace
+		}
+	}
+	h.w.mu.Unlock()
+	h.keeper.open()
+	h.guards.open()
+}
+
+// simulate plays one seed in a bubble.
+func simulate(t *testing.T, seed uint64, broken brokenRules, ttlAsLease, quiet bool) (w *world) {
+	synctest.Test(t, func(t *testing.T) {
+		w = newSchedule(seed).run(broken, ttlAsLease, quiet)
+	})
+	return w
+}
+
+// report prints a failing schedule whole.
+func report(t *testing.T, seed uint64) {
+	s := newSchedule(seed)
+	w := simulate(t, seed, brokenRules{}, false, false)
+	var b strings.Builder
+	for _, f := range s.faults {
+		fmt.Fprintln(&b, f)
+	}
+	t.Errorf("seed %d breaks the promise (again: go test ./supervisor -run TestSimulation -sim.seed %d)\nfaults:\n%strace:\n%s\nviolations:\n%s",
+		seed, seed, b.String(), strings.Join(w.trace, "\n"), strings.Join(w.violations, "\n"))
+}
+
+// TestSimulation plays schedules of faults over the real supervisor, guard and session
+// code for -sim.for, and checks the promise in each.
+func TestSimulation(t *testing.T) {
+	if *simSeed != 0 {
+		w := simulate(t, *simSeed, brokenRules{}, false, false)
+		for _, f := range newSchedule(*simSeed).faults {
+			t.Log(f)
+		}
+		t.Log(strings.Join(w.trace, "\n"))
+		if len(w.violations) > 0 {
+			t.Error(strings.Join(w.violations, "\n"))
+		}
+		return
+	}
+	var next, children atomic.Uint64
+	next.Store(*simFirst)
+	defer debug.SetGCPercent(debug.SetGCPercent(800)) // short-lived worlds: spend memory, not time
+	begin := time.Now()
+	var wg sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		wg.Go(func() {
+			for time.Since(begin) < *simFor && !t.Failed() {
+				seed := next.Add(1) - 1
+				w := simulate(t, seed, brokenRules{}, false, true)
+				children.Add(uint64(len(w.children)))
+				if len(w.violations) > 0 {
+					report(t, seed)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	n := next.Load() - *simFirst
+	t.Logf("%d schedules, %d children, %.0f schedules/s, seeds %d to %d", n, children.Load(), float64(n)/time.Since(begin).Seconds(), *simFirst, next.Load()-1)
+}
+
+// TestSimulationHasTeeth switches each safety rule off in turn; a checker that doesn't
+// notice is worth nothing.
+func TestSimulationHasTeeth(t *testing.T) {
+	for _, k := range []struct {
+		name   string
+		broken brokenRules
+		ttl    bool
+	}{
+		{"deadline from the response", brokenRules{countFromResponse: true}, false},
+		{"TTL instead of lock-delay", brokenRules{}, true},
+		{"trust a renewal", brokenRules{trustRenewal: true}, false},
+		{"trust a watch", brokenRules{trustWatch: true}, false},
+		{"revive after the deadline", brokenRules{revive: true}, false},
+		{"release before gone", brokenRules{releaseBeforeGone: true}, false},
+		{"start on a late acquire", brokenRules{startOnLateAcquire: true}, false},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			for seed := uint64(1); seed <= uint64(*simKnobs); seed++ {
+				if w := simulate(t, seed, k.broken, k.ttl, true); len(w.violations) > 0 {
+					t.Logf("caught by schedule %d: %s", seed, w.violations[0])
+					return
+				}
+			}
+			t.Errorf("not caught within %d schedules", *simKnobs)
+		})
+	}
+}

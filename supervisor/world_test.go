@@ -1,0 +1,644 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/a-seed-0bc5ead7/onlyone/consulsession"
+	"github.com/a-seed-0bc5ead7/onlyone/internal/consulmodel"
+)
+
+// A world is some hosts around one model of Consul in a synctest bubble: the real
+// supervisor, guard state machine and consulsession; simulated processes and network.
+// Its checker sees every start and end of a child and every change in Consul.
+type world struct {
+	model  *consulmodel.Model
+	start  time.Time
+	hosts  []*simHost
+	dials  Dials
+	broken brokenRules
+	// ttlAsLease: the lock-delay is 1 ms, as if the TTL alone protected the holder.
+	ttlAsLease bool
+
+	mu         sync.Mutex
+	children   []*simChild
+	tokenOnly  bool // something happened that only the fencing token covers
+	violations []string
+	trace      []string
+	unlocks    map[string]int // by session
+	lastToken  uint64
+	quiet      bool // no trace
+}
+
+const simName = "job"
+
+func newWorld(seed uint64, hosts int) *world {
+	w := &world{start: time.Now(), dials: DefaultDials(), unlocks: map[string]int{}}
+	w.model = consulmodel.New(consulmodel.Options{Seed: seed, OnEvent: w.onEvent})
+	for i := range hosts {
+		h := &simHost{w: w, name: fmt.Sprintf("h%d", i+1), rnd: rand.New(rand.NewPCG(seed, uint64(i+1))),
+			signals: make(chan Signal, 16)}
+		h.net = w.model.Transport(nil)
+		w.hosts = append(w.hosts, h)
+	}
+	return w
+}
+
+func (w *world) now() Instant { return time.Since(w.start) }
+
+func (w *world) log(format string, args ...any) {
+	if w.quiet {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.logLocked(format, args...)
+}
+
+func (w *world) logLocked(format string, args ...any) {
+	if !w.quiet {
+		w.trace = append(w.trace, fmt.Sprintf("%9.3fs  ", w.now().Seconds())+fmt.Sprintf(format, args...))
+	}
+}
+
+func (w *world) violate(format string, args ...any) {
+	w.violations = append(w.violations, fmt.Sprintf("at %.3fs: ", w.now().Seconds())+fmt.Sprintf(format, args...))
+	w.logLocked("VIOLATION "+format, args...)
+}
+
+const simLockKey = "onlyone/" + simName + "/.lock"
+
+// onEvent watches Consul; it is called with the model locked.
+func (w *world) onEvent(e consulmodel.Event) {
+	if e.Key != simLockKey {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.logLocked("consul: %s session %.4s index %d %s", e.Op, e.Session, e.Index, e.Cause)
+	switch e.Op {
+	case consulmodel.Acquired:
+		if e.Index <= w.lastToken {
+			w.violate("token %d after %d", e.Index, w.lastToken)
+		}
+		w.lastToken = e.Index
+		if w.tokenOnly {
+			return
+		}
+		for _, c := range w.children {
+			if c.runs() && c.session != e.Session {
+				w.violate("session %.4s acquired while the child of %s with token %s is alive", e.Session, c.host.name, c.token)
+			}
+		}
+	case consulmodel.Released:
+		w.unlocks[e.Session]++
+		if w.unlocks[e.Session] > 1 {
+			w.violate("session %.4s was unlocked twice", e.Session)
+		}
+		for _, c := range w.children {
+			if c.runs() && c.session == e.Session {
+				w.violate("released while the child with token %s is alive", c.token)
+			}
+		}
+	}
+}
+
+// simChild is a command. It is alive until it exits or a kill has taken effect.
+type simChild struct {
+	host           *simHost
+	token, session string
+	started, ended Instant
+	gone           bool
+	frozenUntil    Instant // its whole machine was suspended; it runs no code before
+	cancel         []*time.Timer
+}
+
+// runs reports whether it may run code at this instant. After a suspend it may run for
+// the milliseconds that the guard needs.
+func (c *simChild) runs() bool {
+	return !c.gone && !c.host.suspended && c.host.w.now() >= c.frozenUntil
+}
+
+// gate stops whoever passes while it is closed: a process under SIGSTOP, or a suspended
+// machine.
+type gate struct {
+	mu     sync.Mutex
+	closed chan struct{}
+}
+
+func (g *gate) wait() {
+	for {
+		g.mu.Lock()
+		c := g.closed
+		g.mu.Unlock()
+		if c == nil {
+			return
+		}
+		<-c
+	}
+}
+
+func (g *gate) close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed == nil {
+		g.closed = make(chan struct{})
+	}
+}
+
+func (g *gate) open() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed != nil {
+		close(g.closed)
+		g.closed = nil
+	}
+}
+
+// simHost is one machine: a keeper, at times a guard, at times a child.
+type simHost struct {
+	w       *world
+	name    string
+	rnd     *rand.Rand
+	rndMu   sync.Mutex
+	net     *consulmodel.Transport
+	keeper  gate
+	guards  gate
+	signals chan Signal
+
+	mu        sync.Mutex
+	guard     *simGuard // the present one
+	dead      bool      // the keeper was killed: it unwinds, cut off from everything
+	suspended bool
+	impaired  bool
+	stopped   bool // contend no more
+	life      childLife
+	outcomes  []Outcome
+}
+
+// childLife is how children of a host behave.
+type childLife struct {
+	runs    time.Duration // until they exit by themselves; 0: never
+	dawdle  time.Duration // from SIGTERM to their exit
+	deaf    bool          // to SIGTERM
+	killLag time.Duration // from SIGKILL to gone
+}
+
+func (h *simHost) jitter(most time.Duration) time.Duration {
+	h.rndMu.Lock()
+	defer h.rndMu.Unlock()
+	if most <= 0 {
+		return 0
+	}
+	return time.Duration(h.rnd.Int64N(int64(most)))
+}
+
+func (h *simHost) isDead() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.dead
+}
+
+// keeperNet is the keeper's network: it passes the keeper's gate before a request goes
+// out and before its answer is seen.
+type keeperNet struct {
+	h    *simHost
+	gate *gate
+}
+
+func (n keeperNet) RoundTrip(r *http.Request) (*http.Response, error) {
+	n.gate.wait()
+	if n.gate == &n.h.keeper && n.h.isDead() {
+		return nil, syscall.ECONNREFUSED
+	}
+	resp, err := n.h.net.RoundTrip(r)
+	n.gate.wait()
+	return resp, err
+}
+
+func (h *simHost) clock() Clock {
+	return Clock{
+		Now: func() Instant { h.keeper.wait(); return h.w.now() },
+		NewAlarm: func() (Alarm, error) {
+			return &simAlarm{w: h.w, c: make(chan struct{}, 1)}, nil
+		},
+	}
+}
+
+type simAlarm struct {
+	w     *world
+	c     chan struct{}
+	timer *time.Timer
+}
+
+func (a *simAlarm) C() <-chan struct{} { return a.c }
+func (a *simAlarm) Close() {
+	if a.timer != nil {
+		a.timer.Stop()
+	}
+}
+func (a *simAlarm) Set(at Instant) {
+	a.Close()
+	a.timer = time.AfterFunc(at-a.w.now(), func() {
+		select {
+		case a.c <- struct{}{}:
+		default:
+		}
+	})
+}
+
+// simLock adapts consulsession, as cli does.
+type simLock struct {
+	c *consulsession.Contender
+	h *simHost
+}
+
+type simTerm struct {
+	*consulsession.Term
+	h *simHost
+	c *consulsession.Contender
+}
+
+func (l simLock) Acquire(ctx context.Context, ready func([]byte) error) (Term, error) {
+	t, err := l.c.Acquire(ctx, ready)
+	if err != nil {
+		return nil, err
+	}
+	return simTerm{t, l.h, l.c}, nil
+}
+
+func (t simTerm) Release(ctx context.Context, r RunResult) error {
+	return t.Term.Release(ctx, consulsession.Ended(r))
+}
+
+// Watch, with the rule about watches broken, says "changed" whenever a watch comes back
+// and shows the lock as ours, as a program that believes watches would.
+func (t simTerm) Watch(ctx context.Context, changed func()) {
+	if !t.h.w.broken.trustWatch {
+		t.Term.Watch(ctx, changed)
+		return
+	}
+	client := &http.Client{Transport: keeperNet{t.h, &t.h.keeper}}
+	for ctx.Err() == nil {
+		req, _ := http.NewRequestWithContext(ctx, "GET", "http://consul.invalid/v1/kv/"+t.Key()+"?index="+fmt.Sprint(t.Token())+"&wait=4s", nil)
+		resp, err := client.Do(req)
+		if err == nil {
+			var b strings.Builder
+			buf := make([]byte, 4096)
+			n, _ := resp.Body.Read(buf)
+			b.Write(buf[:n])
+			resp.Body.Close()
+			if strings.Contains(b.String(), `"Session":"`+t.Session()) {
+				changed()
+			}
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// runOnce is one life of an onlyone process on this host.
+func (h *simHost) runOnce() Outcome {
+	w := h.w
+	lease := w.dials.Lease
+	if w.ttlAsLease {
+		lease = time.Millisecond
+	}
+	clock := h.clock()
+	c, err := consulsession.NewContender(consulsession.Config{
+		Client: consulsession.ClientConfig{Transport: keeperNet{h, &h.keeper}},
+		Prefix: "onlyone", Name: simName, Lease: lease, TTL: w.dials.TTL, Poll: w.dials.Poll,
+		Host: h.name, Pid: 1, Now: clock.Now, Jitter: h.jitter, Log: zerolog.Nop(),
+	})
+	if err != nil {
+		panic(err)
+	}
+	h.mu.Lock()
+	h.guard = nil
+	h.mu.Unlock()
+	return Run(context.Background(), Config{
+		Dials: w.dials, Command: Command{Path: "/bin/job", Args: []string{"job"}},
+		StopSignal: syscall.SIGTERM, StopTimeout: 30 * time.Second, Wait: -1,
+		Clock: clock, Lock: simLock{c, h}, StartGuard: func() (Guard, error) { return h.startGuard() },
+		Signals: h.signals, Jitter: h.jitter, Log: zerolog.Nop(), broken: w.broken,
+	})
+}
+
+// loop runs onlyone again and again until the host is stopped.
+func (h *simHost) loop() {
+	for {
+		h.mu.Lock()
+		stopped := h.stopped
+		h.mu.Unlock()
+		if stopped {
+			return
+		}
+		out := h.runOnce()
+		h.w.log("%s: ended %d %v", h.name, out.Kind, out.Err)
+		h.mu.Lock()
+		if !h.dead {
+			h.outcomes = append(h.outcomes, out)
+		}
+		dead := h.dead
+		h.dead = false
+		h.mu.Unlock()
+		if dead {
+			h.w.log("%s: a new onlyone", h.name)
+		}
+		time.Sleep(100*time.Millisecond + h.jitter(time.Second))
+	}
+}
+
+// killKeeper: SIGKILL. The guard sees its pipe closed; the keeper's goroutines unwind
+// later, cut off from the guard and the network.
+func (h *simHost) killKeeper(respawn time.Duration) {
+	h.mu.Lock()
+	if h.dead {
+		h.mu.Unlock()
+		return
+	}
+	h.dead = true
+	g := h.guard
+	h.mu.Unlock()
+	h.keeper.close()
+	if g != nil {
+		g.keeperDied()
+	}
+	time.AfterFunc(respawn, func() {
+		// What is left of the old keeper ends at once: nobody answers, and it is told to stop.
+		select {
+		case h.signals <- Signal{Signal: syscall.SIGTERM}:
+		default:
+		}
+		h.keeper.open()
+	})
+}
+
+// simGuard runs the guard's state machine as guardLoop does, on simulated processes.
+type simGuard struct {
+	h      *simHost
+	g      guard
+	tree   *simTree
+	in     chan func(now Instant)
+	poke   chan struct{}
+	events chan Event
+	dead   chan struct{} // SIGKILL to the guard
+	once   sync.Once
+	over   chan struct{}
+	cut    bool // the keeper has died: its calls reach nobody
+	eof    bool
+	quit   bool
+	info   []byte
+}
+
+func (h *simHost) startGuard() (Guard, error) {
+	g := &simGuard{h: h, in: make(chan func(Instant), 4096), poke: make(chan struct{}, 1), events: make(chan Event, 4096),
+		dead: make(chan struct{}), over: make(chan struct{})}
+	g.tree = &simTree{h: h, poke: g.poke}
+	g.g = guard{killAfter: h.w.dials.KillAfter, stopSignal: syscall.SIGTERM, tree: g.tree, revive: h.w.broken.revive,
+		send: func(e Event) {
+			select {
+			case g.events <- e:
+			default:
+			}
+		}}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.dead {
+		return nil, errors.New("dead")
+	}
+	h.guard = g
+	go g.loop()
+	return g, nil
+}
+
+func (g *simGuard) loop() {
+	defer close(g.over)
+	g.g.send(Event{Kind: GuardReady})
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for g.g.phase != guardIdle && g.g.phase != guardGone || !g.quit && !g.eof {
+		wait := time.Hour
+		if next := g.g.next(); next > 0 {
+			wait = next - g.h.w.now()
+		}
+		if g.g.phase == guardKilling {
+			wait = killPause
+		}
+		timer.Reset(max(wait, 0))
+		var f func(Instant)
+		select {
+		case f = <-g.in:
+		case <-g.poke:
+		case <-timer.C:
+		case <-g.dead:
+			close(g.events)
+			return
+		}
+		g.h.guards.wait()
+		select {
+		case <-g.dead:
+			close(g.events)
+			return
+		default:
+		}
+		g.g.tick(g.h.w.now())
+		if f != nil {
+			f(g.h.w.now())
+		}
+		g.g.tick(g.h.w.now())
+		if g.eof && g.g.phase == guardKilling && g.h.w.now() >= g.g.kill+margin {
+			return
+		}
+	}
+	close(g.events)
+	if !g.quit && g.info != nil {
+		limit := 2 * time.Second
+		if g.g.kill > 0 {
+			limit = min(limit, g.g.kill+margin-g.h.w.now())
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), limit)
+		defer cancel()
+		err := consulsession.ReleaseTerm(ctx, g.info, keeperNet{g.h, &g.h.guards})
+		g.h.w.log("%s: guard releases: %v", g.h.name, err)
+	}
+}
+
+// do has the guard do something, as a frame would. A dead keeper's frames reach nobody.
+func (g *simGuard) do(f func(now Instant)) {
+	g.h.mu.Lock()
+	cut := g.cut
+	g.h.mu.Unlock()
+	if cut {
+		return
+	}
+	select {
+	case g.in <- f:
+	default:
+	}
+}
+
+func (g *simGuard) keeperDied() {
+	g.do(func(now Instant) { g.eof = true; g.g.keeperGone(now) })
+	g.h.mu.Lock()
+	g.cut = true
+	g.h.mu.Unlock()
+}
+
+func (g *simGuard) killed() bool {
+	select {
+	case <-g.dead:
+		return true
+	default:
+		return false
+	}
+}
+
+func (g *simGuard) kill() { g.once.Do(func() { close(g.dead) }) }
+
+func (g *simGuard) Events() <-chan Event         { return g.events }
+func (g *simGuard) ReleaseInfo(info []byte)      { g.do(func(Instant) { g.info = info }) }
+func (g *simGuard) Deadlines(term, kill Instant) { g.do(func(Instant) { g.g.deadlines(term, kill) }) }
+func (g *simGuard) Start(c Command)              { g.do(func(now Instant) { g.g.start(now, c) }) }
+func (g *simGuard) Signal(s syscall.Signal)      { g.do(func(Instant) { g.g.signal(s) }) }
+func (g *simGuard) Stop(s Stop)                  { g.do(func(Instant) { g.g.stop(s) }) }
+func (g *simGuard) Kill()                        { g.do(func(now Instant) { g.g.stop(Stop{KillAt: now}) }) }
+
+func (g *simGuard) Quit() {
+	g.do(func(Instant) { g.quit = true })
+	if !g.isCut() {
+		select {
+		case <-g.over:
+		case <-time.After(500 * time.Millisecond):
+			g.kill()
+			<-g.over
+		}
+	}
+}
+
+func (g *simGuard) isCut() bool {
+	g.h.mu.Lock()
+	defer g.h.mu.Unlock()
+	return g.cut
+}
+
+func (g *simGuard) Enforce(giveUp <-chan struct{}) bool {
+	if g.isCut() {
+		return true
+	}
+	g.kill()
+	g.h.guards.open() // a stopped process dies of SIGKILL, too
+	for {
+		g.h.keeper.wait()
+		g.tree.Kill()
+		if _, empty := g.tree.Reap(); empty {
+			return true
+		}
+		select {
+		case <-giveUp:
+			return false
+		case <-time.After(killPause):
+		}
+	}
+}
+
+// simTree is one child, and what it does about signals.
+type simTree struct {
+	h      *simHost
+	poke   chan struct{}
+	child  *simChild
+	status *syscall.WaitStatus
+	killed bool
+}
+
+func env(c Command, name string) string {
+	for _, kv := range c.Env {
+		if v, ok := strings.CutPrefix(kv, name+"="); ok {
+			return v
+		}
+	}
+	return ""
+}
+
+func (t *simTree) Start(c Command) (int, error) {
+	w := t.h.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	t.child = &simChild{host: t.h, token: env(c, "FENCE_TOKEN"), session: env(c, "ONLYONE_SESSION"), started: w.now()}
+	w.logLocked("%s: child starts, token %s", t.h.name, t.child.token)
+	for _, other := range w.children {
+		if !w.tokenOnly && other.runs() {
+			w.violate("child of %s (token %s) starts while that of %s (token %s) is alive", t.h.name, t.child.token, other.host.name, other.token)
+		}
+	}
+	w.children = append(w.children, t.child)
+	if t.h.life.runs > 0 {
+		t.after(t.h.life.runs, 0)
+	}
+	return 1, nil
+}
+
+// after ends the child in d with status.
+func (t *simTree) after(d time.Duration, status syscall.WaitStatus) {
+	c := t.child
+	time.AfterFunc(d, func() {
+		w := t.h.w
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if c.gone {
+			return
+		}
+		c.gone, c.ended, t.status = true, w.now(), &status
+		w.logLocked("%s: child with token %s ends (%#x)", t.h.name, c.token, status)
+		select {
+		case t.poke <- struct{}{}:
+		default:
+		}
+	})
+}
+
+func (t *simTree) Signal(s syscall.Signal) {
+	if s == syscall.SIGTERM && !t.h.life.deaf {
+		t.after(t.h.life.dawdle, syscall.WaitStatus(syscall.SIGTERM))
+	}
+}
+
+func (t *simTree) TermAll()        {}
+func (t *simTree) Names() []string { return nil }
+func (t *simTree) Kill() {
+	t.h.w.mu.Lock()
+	first := !t.killed && t.child != nil
+	t.killed = t.killed || first
+	t.h.w.mu.Unlock()
+	if first {
+		t.after(t.h.life.killLag, syscall.WaitStatus(syscall.SIGKILL))
+	}
+}
+
+func (t *simTree) emptied() bool {
+	t.h.w.mu.Lock()
+	defer t.h.w.mu.Unlock()
+	return t.child == nil || t.child.gone
+}
+
+func (t *simTree) Reap() (*syscall.WaitStatus, bool) {
+	t.h.w.mu.Lock()
+	defer t.h.w.mu.Unlock()
+	if t.child == nil {
+		return nil, true
+	}
+	s := t.status
+	t.status = nil
+	return s, t.child.gone
+}
