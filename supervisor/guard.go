@@ -52,6 +52,7 @@ type Event struct {
 	Status    syscall.WaitStatus `json:",omitempty"` // CommandEnded, TreeGone
 	Leftovers []string           `json:",omitempty"` // CommandEnded
 	Killed    bool               `json:",omitempty"` // TreeGone: SIGKILL was needed
+	Lost      bool               `json:",omitempty"` // TreeGone: the lease had ended
 }
 
 // Stop asks the guard to end the tree.
@@ -89,7 +90,7 @@ type guard struct {
 
 	phase      guardPhase
 	term, kill Instant // the lease's deadlines; only move forward
-	stopKill   Instant // while stopping: not later than kill
+	stopKill   Instant // while stopping: when SIGKILL is due if the lease doesn't end sooner
 	lost       bool    // the lease ended or the keeper is gone: no deadline is taken any more
 	starting   bool    // forked, exec not confirmed
 	ended      bool    // the command was reaped
@@ -104,10 +105,11 @@ func (g *guard) next() Instant {
 	case guardRunning:
 		return min(g.term, g.kill)
 	case guardStopping:
-		if !g.lost && g.term < g.stopKill {
-			return g.term
+		at := min(g.stopKill, g.kill)
+		if !g.lost {
+			at = min(at, g.term)
 		}
-		return g.stopKill
+		return at
 	}
 	return 0
 }
@@ -158,13 +160,12 @@ func (g *guard) reap(now Instant) {
 	}
 	if empty && g.ended {
 		g.phase = guardGone
-		g.send(Event{Kind: TreeGone, Status: g.status, Killed: g.killed})
+		g.send(Event{Kind: TreeGone, Status: g.status, Killed: g.killed, Lost: g.lost})
 	}
 }
 
 // end goes into stopping, or brings the kill of a running stop forward.
 func (g *guard) end(killAt Instant) {
-	killAt = min(killAt, g.kill)
 	if g.phase == guardRunning {
 		g.phase, g.stopKill = guardStopping, killAt
 	} else if g.phase == guardStopping {

@@ -182,7 +182,7 @@ func (h *holding) events() <-chan Event {
 // deadlines does what is due. It ends the run only if the tree can't be emptied.
 func (h *holding) deadlines(now Instant) (Outcome, bool) {
 	if !h.dead && now >= h.termAt {
-		h.lose(fmt.Errorf("ownership could not be proven for %s", h.Dials.RenewDeadline()), h.killAt)
+		h.lose(h.unproven(), h.killAt)
 	}
 	if h.dead && now >= h.killAt+enforceAfter && !h.guardDied {
 		h.Log.Error().Msg("the guard did not act in time: killing everything from here")
@@ -197,6 +197,10 @@ func (h *holding) deadlines(now Instant) (Outcome, bool) {
 		return Outcome{Kind: LostAlive, Err: h.cause}, true
 	}
 	return Outcome{}, false
+}
+
+func (h *holding) unproven() error {
+	return fmt.Errorf("ownership could not be proven for %s", h.Dials.RenewDeadline())
 }
 
 // lose ends the lease: TERM now, SIGKILL at killAt or earlier. The guard does both by
@@ -246,6 +250,9 @@ func (h *holding) event(e Event, ok bool) {
 			len(e.Leftovers), plural(len(e.Leftovers), "process outlived", "processes outlived"), strings.Join(e.Leftovers, ", "))
 	case TreeGone:
 		h.status, h.gone = e.Status, true
+		if e.Lost && !h.dead { // the guard's clock was a moment ahead of ours
+			h.dead, h.cause = true, h.unproven()
+		}
 	case StopRequested:
 		if !h.stopping {
 			h.stop(Signal{Signal: h.StopSignal})
@@ -265,13 +272,13 @@ func (h *holding) attempt() {
 	if h.inflight || h.dead {
 		return
 	}
-	h.request(false, h.term.Check)
+	h.request(false, h.Dials.Poll, h.term.Check)
 }
 
-func (h *holding) request(renewal bool, f func(context.Context) error) {
+func (h *holding) request(renewal bool, limit time.Duration, f func(context.Context) error) {
 	h.inflight = true
 	h.wg.Go(func() {
-		ctx, cancel := context.WithTimeout(h.ctx, h.Dials.Poll)
+		ctx, cancel := context.WithTimeout(h.ctx, limit)
 		defer cancel()
 		sent := h.Clock.Now()
 		err := f(ctx)
@@ -285,8 +292,8 @@ func (h *holding) request(renewal bool, f func(context.Context) error) {
 // answer takes what a check or a renewal brought and sets the next attempt.
 //
 // A good check is followed by a renewal. While there is silence, checks follow each other
-// without a pause but a jitter, since a proof may come until the last moment; a renewal
-// goes between them when the session would otherwise be near its TTL.
+// without a pause but a jitter, since a proof may come until the last moment; a short
+// renewal goes between them when the session would otherwise be near its TTL.
 func (h *holding) answer(a answer) {
 	h.inflight = false
 	if h.dead && h.broken.revive && a.err == nil && !a.renewal {
@@ -318,8 +325,13 @@ func (h *holding) answer(a answer) {
 		h.silence(a.err)
 	}
 	now := h.Clock.Now()
-	if !a.renewal && (a.err == nil || now-h.renewed > h.Dials.TTL/2) {
-		h.request(true, h.term.Renew)
+	switch {
+	case a.renewal:
+	case a.err == nil:
+		h.request(true, h.Dials.Poll, h.term.Renew)
+		return
+	case now-h.renewed > h.Dials.TTL/2:
+		h.request(true, h.Dials.Poll/4, h.term.Renew)
 		return
 	}
 	wait := h.Dials.Poll

@@ -93,8 +93,11 @@ func newSchedule(seed uint64) schedule {
 	tokenOnly := r.IntN(12) == 0 // rarely: these weaken what is checked
 	for n := 1 + r.IntN(6); n > 0; n-- {
 		kind := faultKind(r.IntN(int(keyDeleted)))
-		if r.IntN(6) == 0 {
+		switch r.IntN(8) { // the schedules that matter most, more often
+		case 0, 1:
 			kind = ambush
+		case 2:
+			kind = staleLeader
 		}
 		if tokenOnly && r.IntN(2) == 0 {
 			kind = keyDeleted + faultKind(r.IntN(2))
@@ -103,6 +106,9 @@ func newSchedule(seed uint64) schedule {
 		f.long = time.Duration(r.Int64N(int64(longest))) / time.Duration(1+r.IntN(4))
 		if kind == consulNoLeader {
 			f.long = time.Duration(r.Int64N(int64(13 * time.Second)))
+		}
+		if kind == staleLeader {
+			f.long = longest
 		}
 		if kind == consulFreeze {
 			f.long /= 2
@@ -196,7 +202,9 @@ func (w *world) inject(f fault) {
 	h := w.hosts[f.host]
 	w.log("FAULT %s on %s for %s", faultNames[f.kind], h.name, f.long)
 	r := rand.New(rand.NewPCG(uint64(f.at), uint64(f.long)))
-	late := func() time.Duration { return time.Duration(r.Int64N(int64(60*time.Second))) / time.Duration(1+r.IntN(10)) }
+	late := func() time.Duration {
+		return time.Duration(r.Int64N(int64(60*time.Second))) / time.Duration(1+r.IntN(10))
+	}
 	switch f.kind {
 	case netDropRequests:
 		h.during(f.long, func(*consulmodel.Request) consulmodel.Plan { return consulmodel.Plan{DropRequest: true} })
@@ -340,7 +348,7 @@ func (h *simHost) killGuard() {
 func (h *simHost) ambush(r *rand.Rand) {
 	drop := consulmodel.Plan{DropRequest: true}
 	if r.IntN(2) == 0 { // the proof comes after a silence, near the deadline
-		h.during(time.Duration(r.Int64N(int64(17*time.Second))), func(*consulmodel.Request) consulmodel.Plan { return drop })
+		h.during(10*time.Second+time.Duration(r.Int64N(int64(7*time.Second))), func(*consulmodel.Request) consulmodel.Plan { return drop })
 	}
 	onAcquire, stop, hit := r.IntN(2) == 0, r.IntN(2) == 0, false
 	answer := time.Duration(r.Int64N(int64(2 * time.Second)))

@@ -1,0 +1,260 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/rs/zerolog"
+	"github.com/urfave/cli/v2"
+)
+
+// An App is onlyone's command line.
+type App struct {
+	version string
+	run     RunFunc
+	die     func(syscall.Signal) // ends this process by a signal; nil in tests
+}
+
+// New makes the command line. run does the work of "onlyone run".
+func New(version string, run RunFunc) *App {
+	return &App{version: version, run: run}
+}
+
+// Main does what args say (args[0] is the program) and returns the exit code. Flags that
+// aren't given are taken from ONLYONE_* variables.
+//
+// An error of a command is written to stderr as one line. stdout gets help and version, if
+// asked for, and what a command is there to print.
+func (a *App) Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	ours, command, dashes := cut(args[min(1, len(args)):])
+	in := &invocation{app: a, command: command, dashes: dashes, stdout: stdout, stderr: stderr}
+	app := in.build()
+	ours, err := in.arrange(app, ours)
+	if err == nil {
+		err = app.RunContext(ctx, append([]string{app.Name}, ours...))
+	}
+	if err != nil {
+		in.fail(err)
+	}
+	if e, ok := errors.AsType[*exitError](err); ok && e.signal != 0 && a.die != nil {
+		a.die(e.signal)
+	}
+	return exitCode(err)
+}
+
+// An invocation is one command line on its way to its action.
+type invocation struct {
+	app            *App
+	command        []string       // what follows "--"
+	dashes         bool           // there was a "--"
+	typed          map[string]int // see ordered
+	stdout, stderr io.Writer
+
+	what      string // the command's name, for messages
+	logFormat choiceValue
+	log       *zerolog.Logger // set by an action that has one
+}
+
+// fail writes the error that ends the program.
+func (in *invocation) fail(err error) {
+	if in.log != nil {
+		report(*in.log, err)
+		return
+	}
+	log, _ := newOutput(outputConfig{quiet: true, json: in.logFormat.word == "json", stderr: in.stderr}, in.what)
+	report(log, err)
+}
+
+// build makes the library's app for this invocation. A later command is one more entry.
+func (in *invocation) build() *cli.App {
+	in.logFormat = choiceValue{word: "human", of: []string{"human", "json"}}
+	app := &cli.App{
+		Name:     "onlyone",
+		Usage:    "run a command on exactly one host of many",
+		Version:  in.app.version,
+		Commands: []*cli.Command{in.runCommand(), in.versionCommand()},
+		Flags: []cli.Flag{
+			&cli.BoolFlag{Name: "version", Aliases: []string{"V"}, Usage: "print the version"},
+		},
+		Action: func(c *cli.Context) error {
+			if c.Bool("version") {
+				return in.printVersion(false)
+			}
+			return noCommand()
+		},
+		Writer:    in.stdout,
+		ErrWriter: in.stderr,
+		// The library's own ways of ending, splitting and helping; see CASES 3.
+		HideVersion:               true,
+		HideHelpCommand:           true,
+		DisableSliceFlagSeparator: true,
+		OnUsageError:              onUsageError,
+		ExitErrHandler:            func(*cli.Context, error) {},
+		CustomAppHelpTemplate:     appHelp,
+	}
+	for _, c := range app.Commands {
+		c.HideHelpCommand = true
+		c.OnUsageError = onUsageError
+		c.CustomHelpTemplate = commandHelp(c)
+	}
+	return app
+}
+
+// onUsageError is for what the library finds and arrange didn't.
+func onUsageError(_ *cli.Context, err error, _ bool) error {
+	return usageError("see --help", "%w", err)
+}
+
+func noCommand() error {
+	return usageError("try: onlyone run NAME -- CMD, or onlyone --help", "no command given")
+}
+
+// arrange brings the arguments before "--" into the order that the library can't get wrong:
+// global flags, command, its flags, what is left.
+func (in *invocation) arrange(app *cli.App, args []string) ([]string, error) {
+	root, err := newFlagSet(app.Flags).order(args, true)
+	if err != nil {
+		return nil, misplaced(app, args, err)
+	}
+	words := root.positionals
+	switch {
+	case root.typed["help"] > 0 || root.typed["version"] > 0:
+		return root.flags, nil
+	case len(words) == 0 && in.dashes:
+		return nil, usageError("try: onlyone run NAME -- CMD", "there is no command of onlyone before '--'")
+	case len(words) == 0:
+		return nil, noCommand()
+	case words[0] == "help" && !in.dashes: // help COMMAND is COMMAND --help
+		if len(words) == 1 {
+			return []string{"--help"}, nil
+		}
+		words = []string{words[1], "--help"}
+	}
+	c := app.Command(words[0])
+	if c == nil {
+		return nil, in.unknownCommand(app, words[0])
+	}
+	in.what = c.Name
+	if err := checkVariables(c.Flags); err != nil {
+		return nil, err
+	}
+	o, err := newFlagSet(c.Flags).order(words[1:], false)
+	switch {
+	case err != nil && !in.dashes && c.Name == "run" && (len(o.positionals) > 1 || len(o.positionals) == 1 && isPath(o.positionals[0])):
+		return nil, noDashes(o.positionals) // it was a flag of the guarded command
+	case err != nil:
+		return nil, err
+	}
+	in.typed = o.typed
+	if o.typed["help"] > 0 {
+		return []string{c.Name, "--help"}, nil
+	}
+	return append(append([]string{c.Name}, o.flags...), o.positionals...), nil
+}
+
+// misplaced says more of an unknown global flag that is one of a command.
+func misplaced(app *cli.App, args []string, err error) error {
+	root := newFlagSet(app.Flags)
+	for i, arg := range args {
+		if !strings.HasPrefix(arg, "-") {
+			break
+		}
+		if _, _, err := root.resolve(arg, args[i+1:]); err == nil {
+			continue
+		}
+		for _, c := range app.Commands {
+			if _, _, err := newFlagSet(c.Flags).resolve(arg, args[i+1:]); err != nil {
+				continue
+			}
+			hint := fmt.Sprintf("it stands after the command: onlyone %s %s", c.Name, arg)
+			if arg == "-v" {
+				hint += "; the version: onlyone -V"
+			}
+			return usageError(hint, "unknown flag %s", arg)
+		}
+		break
+	}
+	return err
+}
+
+func (in *invocation) unknownCommand(app *cli.App, word string) error {
+	names := []string{"help"}
+	for _, c := range app.Commands {
+		names = append(names, c.Names()...)
+	}
+	near := closest(word, names)
+	switch {
+	case near != "":
+		return usageError(fmt.Sprintf("did you mean: onlyone %s?", near), "unknown command %q", word)
+	case in.dashes && pathProblem(word) == "":
+		return usageError(fmt.Sprintf("try: onlyone run %s -- %s", word, abbreviated(in.command)), "unknown command %q", word)
+	}
+	return usageError("see: onlyone --help", "unknown command %q", word)
+}
+
+// checkVariables finds values of ONLYONE_* variables that their flags refuse. It sets the
+// flags, too, as the library does again.
+func checkVariables(flags []cli.Flag) error {
+	for _, f := range flags {
+		d, ok := f.(cli.DocGenerationFlag)
+		if !ok {
+			continue
+		}
+		for _, name := range d.GetEnvVars() {
+			value := os.Getenv(name)
+			switch f := f.(type) {
+			case *cli.GenericFlag:
+				if err := f.Value.Set(value); err != nil {
+					return usageError("", "the variable %s: %v", name, err)
+				}
+			case *cli.BoolFlag:
+				if _, err := strconv.ParseBool(value); err != nil {
+					return usageError(fmt.Sprintf("try: %s=true", name), "the variable %s: %q is neither true nor false", name, value)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// variable is the environment variable of a flag of ours, unless it is unset or empty: the
+// library would take an empty one for a value.
+func variable(flag string) []string {
+	name := "ONLYONE_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+	if os.Getenv(name) == "" {
+		return nil
+	}
+	return []string{name}
+}
+
+func (in *invocation) versionCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "version",
+		Usage: "print the version",
+		Flags: []cli.Flag{
+			&cli.BoolFlag{Name: "json", Usage: "as JSON", EnvVars: variable("json")},
+		},
+		Action: func(c *cli.Context) error {
+			if c.Args().Present() || in.dashes {
+				return usageError("try: onlyone version", "nothing may follow but --json")
+			}
+			return in.printVersion(c.Bool("json"))
+		},
+	}
+}
+
+func (in *invocation) printVersion(asJSON bool) error {
+	format := "onlyone %s (%s/%s, %s)\n"
+	if asJSON {
+		format = `{"version":%q,"os":%q,"arch":%q,"go":%q}` + "\n"
+	}
+	_, err := fmt.Fprintf(in.stdout, format, in.app.version, runtime.GOOS, runtime.GOARCH, runtime.Version())
+	return err
+}

@@ -1,0 +1,292 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/urfave/cli/v2"
+)
+
+// A RunFunc does the work of "onlyone run". The error that it returns is shown and becomes
+// the exit code: an *exitError has its own, any other error is 70.
+type RunFunc func(context.Context, RunOptions) error
+
+// RunOptions is what "onlyone run" was told. All that needs neither Consul nor arithmetic
+// between the dials is checked.
+type RunOptions struct {
+	Name     string // of the lock, without Prefix
+	BaseName bool   // Name is the command's base name, none was given
+	Command  []string
+	Prefix   string // without a '/' at its end
+
+	NoWait       bool
+	Wait         time.Duration // the longest wait; 0 without NoWait: for ever
+	ConflictExit int           // 0 to 255
+
+	Lease, KillAfter, TTL, Poll time.Duration
+	Checks                      []string
+	SessionNode                 string
+	Explain                     bool // print the time budget on Stdout and end; Command may be empty
+
+	Signal       syscall.Signal
+	StopTimeout  time.Duration
+	PIDNamespace bool
+
+	Quiet  bool
+	JSON   bool // what goes to Stdout is to be JSON
+	Consul ConsulFlags
+
+	Log    zerolog.Logger // has the field name
+	Status *StatusLine
+	Stdout io.Writer
+	Stderr io.Writer
+}
+
+// ConsulFlags are consul's own flags. A zero value wasn't given: the CONSUL_* variables and
+// Consul's defaults count.
+type ConsulFlags struct {
+	Addresses  []string // --http-addr
+	Token      string
+	TokenFile  string
+	CAFile     string
+	CAPath     string
+	ClientCert string
+	ClientKey  string
+	ServerName string // --tls-server-name
+	Datacenter string
+	Namespace  string
+	Partition  string
+}
+
+// The defaults of the dials. Supervisor's own, which say where they come from, are the same.
+const (
+	defaultLease       = 20 * time.Second
+	defaultKillAfter   = 4 * time.Second
+	defaultTTL         = 10 * time.Second
+	defaultPoll        = 2 * time.Second
+	defaultStopTimeout = 30 * time.Second // what TimeoutStopSec of most units has room for (90s)
+)
+
+// The categories of the help.
+const (
+	forWaiting = "Waiting"
+	forLease   = "Lease"
+	forCommand = "Command"
+	forTelling = "Messages"
+	forConsul  = "Consul"
+)
+
+func (in *invocation) runCommand() *cli.Command {
+	flag := func(category, name, short string, value cli.Generic, usage string) cli.Flag {
+		f := &cli.GenericFlag{Name: name, Category: category, Usage: usage, Value: value, EnvVars: variable(name)}
+		if short != "" {
+			f.Aliases = []string{short}
+		}
+		return f
+	}
+	boolean := func(category, name, short, usage string) cli.Flag {
+		f := &cli.BoolFlag{Name: name, Category: category, Usage: usage, EnvVars: variable(name)}
+		if short != "" {
+			f.Aliases = []string{short}
+		}
+		return f
+	}
+	var (
+		wait        = &durationValue{zeroOK: true}
+		conflict    = &codeValue{exitConflict}
+		prefix      = &prefixValue{defaultPrefix}
+		lease       = &durationValue{d: defaultLease}
+		killAfter   = &durationValue{d: defaultKillAfter, zeroOK: true}
+		ttl         = &durationValue{d: defaultTTL}
+		poll        = &durationValue{d: defaultPoll}
+		sig         = &signalValue{syscall.SIGTERM}
+		stopTimeout = &durationValue{d: defaultStopTimeout, zeroOK: true}
+	)
+	var verbosity int
+	c := &cli.Command{
+		Name:      "run",
+		Usage:     "run a command while holding its lock",
+		ArgsUsage: "[NAME] -- CMD [ARG...]",
+		Flags: []cli.Flag{
+			boolean(forWaiting, "no-wait", "n", "don't wait if another host has the lock"),
+			flag(forWaiting, "wait", "w", wait, "wait for the lock at most `DUR` (default: for ever)"),
+			flag(forWaiting, "conflict-exit-code", "E", conflict, "exit with `N` if another host has the lock (75)"),
+			flag(forWaiting, "prefix", "", prefix, "keep the lock's keys below `PATH` (onlyone)"),
+
+			flag(forLease, "lease", "", lease, "believe the lock for `DUR` after a check (20s)"),
+			flag(forLease, "kill-after", "k", killAfter, "if it is lost, SIGKILL comes `DUR` after SIGTERM (4s)"),
+			flag(forLease, "ttl", "", ttl, "miss a silent host after `DUR` (10s, the least)"),
+			flag(forLease, "poll", "", poll, "check the lock every `DUR` (2s)"),
+			&cli.StringSliceFlag{Name: "check", Category: forLease, Usage: "lose the lock with health check `ID`, too (repeatable)", EnvVars: variable("check"), KeepSpace: true},
+			&cli.StringFlag{Name: "session-node", Category: forLease, Usage: "tie the session to `NODE` instead of the agent's own", EnvVars: variable("session-node")},
+			boolean(forLease, "explain", "", "print the time budget and end"),
+
+			flag(forCommand, "signal", "s", sig, "ask CMD to stop with `SIG` (TERM)"),
+			flag(forCommand, "stop-timeout", "", stopTimeout, "SIGKILL comes `DUR` after that (30s)"),
+			boolean(forCommand, "pid-namespace", "", "run CMD in a PID namespace of its own (as root)"),
+
+			boolean(forTelling, "quiet", "q", "say only what went wrong"),
+			&cli.BoolFlag{Name: "verbose", Aliases: []string{"v"}, Category: forTelling, Usage: "say what happens; -vv: every request", EnvVars: variable("verbose"), Count: &verbosity},
+			flag(forTelling, "log-format", "", &in.logFormat, "write messages as `FORMAT`: human or json (human)"),
+			boolean(forTelling, "json", "", "same as --log-format json; --explain prints JSON, too"),
+
+			&cli.StringSliceFlag{Name: "http-addr", Category: forConsul, Usage: "`ADDRESS` of an agent; several: repeated or with commas"},
+			&cli.StringFlag{Name: "token", Category: forConsul, Usage: "ACL `TOKEN`"},
+			&cli.StringFlag{Name: "token-file", Category: forConsul, Usage: "`FILE` with the ACL token, read again when it changes"},
+			&cli.StringFlag{Name: "ca-file", Category: forConsul, Usage: "`FILE` of CA certificates"},
+			&cli.StringFlag{Name: "ca-path", Category: forConsul, Usage: "`DIR` of CA certificates"},
+			&cli.StringFlag{Name: "client-cert", Category: forConsul, Usage: "`FILE` of the client's certificate"},
+			&cli.StringFlag{Name: "client-key", Category: forConsul, Usage: "`FILE` of the client's key"},
+			&cli.StringFlag{Name: "tls-server-name", Category: forConsul, Usage: "`NAME` that the server's certificate has"},
+			&cli.StringFlag{Name: "datacenter", Category: forConsul, Usage: "`NAME` of the datacenter"},
+			&cli.StringFlag{Name: "namespace", Category: forConsul, Usage: "`NAME` of the namespace (Enterprise)"},
+			&cli.StringFlag{Name: "partition", Category: forConsul, Usage: "`NAME` of the partition (Enterprise)"},
+		},
+	}
+	c.Action = func(c *cli.Context) error {
+		o := RunOptions{
+			Command: in.command, Prefix: prefix.prefix, ConflictExit: conflict.code,
+			Lease: lease.d, KillAfter: killAfter.d, TTL: ttl.d, Poll: poll.d,
+			SessionNode: c.String("session-node"), Explain: c.Bool("explain"),
+			Signal: sig.sig, StopTimeout: stopTimeout.d, PIDNamespace: c.Bool("pid-namespace"),
+			JSON: c.Bool("json"), Stdout: in.stdout, Stderr: in.stderr,
+		}
+		var err error
+		if err := o.setName(c.Args().Slice(), in.dashes); err != nil {
+			return err
+		}
+		if err := in.setWait(&o, c.Bool("no-wait"), c.IsSet("wait"), wait.d); err != nil {
+			return err
+		}
+		for _, check := range c.StringSlice("check") {
+			for id := range strings.SplitSeq(check, "\n") { // one a line, so that the variable can hold several
+				if id == "" {
+					return usageError("try: --check serfHealth", "--check is empty")
+				}
+				o.Checks = append(o.Checks, id)
+			}
+		}
+		if o.Consul, err = consulFlags(c); err != nil {
+			return err
+		}
+		if c.Bool("verbose") {
+			verbosity = max(verbosity, 1)
+		} else {
+			verbosity = 0
+		}
+		if o.Quiet, err = in.beats("quiet", c.Bool("quiet"), "verbose", verbosity > 0); err != nil {
+			return err
+		}
+		jsonLog := in.logFormat.word == "json" || o.JSON && in.typed["log-format"] == 0
+		o.Log, o.Status = newOutput(outputConfig{quiet: o.Quiet, verbosity: verbosity, json: jsonLog, stderr: in.stderr}, o.Name)
+		in.log = &o.Log
+		err = in.app.run(c.Context, o)
+		o.Status.Clear()
+		return err
+	}
+	return c
+}
+
+// setName settles the name of the lock from what stands before "--".
+func (o *RunOptions) setName(words []string, dashes bool) error {
+	switch {
+	case o.Explain && len(o.Command) == 0 && len(words) == 0:
+		o.Name = "NAME"
+		return nil
+	case !dashes && !o.Explain:
+		return noDashes(words)
+	case len(words) > 1:
+		return usageError(fmt.Sprintf("try: onlyone run %s -- %s", words[0], abbreviated(o.Command)),
+			"want one NAME before '--', got %d: %s", len(words), strings.Join(words, ", "))
+	case len(o.Command) == 0 && !o.Explain:
+		name := "NAME"
+		if len(words) == 1 && checkName(words[0]) == nil {
+			name = words[0]
+		}
+		return usageError(fmt.Sprintf("try: onlyone run %s -- CMD", name), "there is no command after '--'")
+	case len(o.Command) > 0 && o.Command[0] == "":
+		return usageError("", "the command after '--' is an empty string")
+	case len(words) == 1:
+		o.Name = words[0]
+		return checkName(o.Name)
+	}
+	var err error
+	o.Name, err = nameFor(o.Command)
+	o.BaseName = true
+	return err
+}
+
+func noDashes(words []string) error {
+	try := "onlyone run NAME -- CMD"
+	if len(words) > 0 && isPath(words[0]) {
+		try = "onlyone run NAME -- " + abbreviated(words)
+	} else if len(words) > 0 && checkName(words[0]) == nil {
+		try = fmt.Sprintf("onlyone run %s -- CMD", words[0])
+		if len(words) > 1 {
+			try = fmt.Sprintf("onlyone run %s -- %s", words[0], abbreviated(words[1:]))
+		}
+	}
+	return usageError("try: "+try, "there is no '--' before the command")
+}
+
+// isPath reports whether a word must be a command rather than a NAME.
+func isPath(word string) bool { return strings.HasPrefix(word, "/") || strings.HasPrefix(word, ".") }
+
+// abbreviated is a command as an example in a message.
+func abbreviated(command []string) string {
+	switch {
+	case len(command) == 0 || strings.ContainsAny(command[0], " '\"\\\n\t$"):
+		return "CMD"
+	case len(command) == 1:
+		return command[0]
+	}
+	return command[0] + " ..."
+}
+
+// setWait settles --no-wait and --wait. "-w 0" is the same as "-n".
+func (in *invocation) setWait(o *RunOptions, noWait, hasWait bool, wait time.Duration) error {
+	var err error
+	if o.NoWait, err = in.beats("no-wait", noWait, "wait", hasWait); err != nil {
+		return err
+	}
+	if hasWait && !o.NoWait {
+		o.Wait, o.NoWait = wait, wait == 0
+	}
+	return nil
+}
+
+// beats reports whether flag a counts, of two that contradict each other: the one that was
+// typed last, and a typed one before what a variable says. Two variables are refused.
+func (in *invocation) beats(a string, aOn bool, b string, bOn bool) (bool, error) {
+	switch {
+	case !aOn || !bOn:
+		return aOn, nil
+	case in.typed[a] != in.typed[b]:
+		return in.typed[a] > in.typed[b], nil
+	}
+	return false, usageError("unset one", "the variables %s and %s contradict each other", variable(a)[0], variable(b)[0])
+}
+
+func consulFlags(c *cli.Context) (ConsulFlags, error) {
+	f := ConsulFlags{
+		Token: c.String("token"), TokenFile: c.String("token-file"),
+		CAFile: c.String("ca-file"), CAPath: c.String("ca-path"),
+		ClientCert: c.String("client-cert"), ClientKey: c.String("client-key"),
+		ServerName: c.String("tls-server-name"), Datacenter: c.String("datacenter"),
+		Namespace: c.String("namespace"), Partition: c.String("partition"),
+	}
+	for _, list := range c.StringSlice("http-addr") {
+		for address := range strings.SplitSeq(list, ",") {
+			if address = strings.TrimSpace(address); address == "" {
+				return f, usageError("try: --http-addr 127.0.0.1:8500", "--http-addr %q has an empty address", list)
+			}
+			f.Addresses = append(f.Addresses, address)
+		}
+	}
+	return f, nil
+}

@@ -1,0 +1,311 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/a-seed-0bc5ead7/onlyone/consulsession"
+	"github.com/a-seed-0bc5ead7/onlyone/signals"
+	"github.com/a-seed-0bc5ead7/onlyone/supervisor"
+	"github.com/a-seed-0bc5ead7/onlyone/systemd"
+)
+
+// Version is set when a release is built.
+var Version = "0.1.0-dev"
+
+// Main is the whole program: it returns the exit code, or ends the process by the signal
+// that ended the command.
+func Main(args []string, stdout, stderr io.Writer) int {
+	a := New(Version, run)
+	a.die = signals.Die
+	return a.Main(context.Background(), args, stdout, stderr)
+}
+
+// run is "onlyone run".
+func run(ctx context.Context, o RunOptions) error {
+	dials := supervisor.Dials{Lease: o.Lease, KillAfter: o.KillAfter, TTL: o.TTL, Poll: o.Poll}
+	if err := dials.Validate(); err != nil {
+		e := &exitError{code: exitConfig, what: err}
+		if b, ok := errors.AsType[*supervisor.BudgetError](err); ok {
+			e.hint = "this works: " + b.Fix
+		}
+		return e
+	}
+	if o.Explain {
+		return explain(o, dials)
+	}
+	path, err := findCommand(o.Command[0])
+	if err != nil {
+		return err
+	}
+	if o.BaseName {
+		o.Log.Info().Msgf("the lock is named %s, after the command; to choose: onlyone run NAME -- %s", o.Name, abbreviated(o.Command))
+	}
+	if outside := handsOver(o.Command[0]); outside != "" {
+		o.Log.Warn().Msgf("%s hands its work to %s: what runs there is not stopped when the lock is lost", filepath.Base(o.Command[0]), outside)
+	}
+	if dials.NeedsPatience() {
+		o.Log.Warn().Msgf("an election of a Consul leader (up to 13s) may outlast the renew deadline of %s and move the job; --lease 20s or more rides it out", dials.RenewDeadline())
+	}
+	sigs, stop := signals.Receive()
+	defer stop()
+	return newRunner(o, dials, path, sigs).run(ctx)
+}
+
+// runner is one run: it connects supervisor, Consul, signals, systemd and the terminal.
+type runner struct {
+	o       RunOptions
+	dials   supervisor.Dials
+	path    string
+	sigs    <-chan signals.Signal
+	manager *systemd.Notifier
+	since   time.Time // when it began to wait
+}
+
+func newRunner(o RunOptions, dials supervisor.Dials, path string, sigs <-chan signals.Signal) *runner {
+	return &runner{o: o, dials: dials, path: path, sigs: sigs, manager: systemd.New(), since: time.Now()}
+}
+
+func (r *runner) run(ctx context.Context) error {
+	clock := supervisor.BootClock()
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	jitter := func(most time.Duration) time.Duration { return rand.N(max(most, 1)) }
+	f := r.o.Consul
+	contender, err := consulsession.NewContender(consulsession.Config{
+		Client: consulsession.ClientConfig{Addresses: f.Addresses, Token: f.Token, TokenFile: f.TokenFile,
+			CAFile: f.CAFile, CAPath: f.CAPath, ClientCert: f.ClientCert, ClientKey: f.ClientKey, ServerName: f.ServerName,
+			Datacenter: f.Datacenter, Namespace: f.Namespace, Partition: f.Partition},
+		Prefix: r.o.Prefix, Name: r.o.Name, Lease: r.o.Lease, TTL: r.o.TTL, Poll: r.o.Poll,
+		NoWait: r.o.NoWait, Checks: r.o.Checks, SessionNode: r.o.SessionNode,
+		Host: host, Pid: os.Getpid(), Command: shown(r.o.Command),
+		Now: clock.Now, Jitter: jitter, Log: r.o.Log, Waiting: r.waiting,
+	})
+	if err != nil {
+		return &exitError{code: exitUsage, what: err}
+	}
+	defer contender.Close()
+	wait := r.o.Wait
+	if wait == 0 {
+		wait = -1 // for ever; NoWait is the contender's affair
+	}
+	ticker := r.redraw()
+	defer ticker()
+	out := supervisor.Run(ctx, supervisor.Config{
+		Dials:      r.dials,
+		Command:    supervisor.Command{Path: r.path, Args: r.o.Command, Env: systemd.WithoutNotify(os.Environ())},
+		StopSignal: r.o.Signal, StopTimeout: r.o.StopTimeout, Wait: wait,
+		Clock: clock, Lock: consulLock{contender},
+		StartGuard: func() (supervisor.Guard, error) {
+			return supervisor.StartGuard(supervisor.GuardOptions{KillAfter: r.o.KillAfter, StopSignal: r.o.Signal, PIDNamespace: r.o.PIDNamespace})
+		},
+		Signals: convert(r.sigs), Jitter: jitter, Log: r.o.Log, Changed: r.changed,
+	})
+	r.o.Status.Clear()
+	return r.exit(out, contender)
+}
+
+// convert hands signals on; the two packages don't know each other. It ends with its source.
+func convert(in <-chan signals.Signal) <-chan supervisor.Signal {
+	out := make(chan supervisor.Signal)
+	go func() {
+		for s := range in {
+			out <- supervisor.Signal(s)
+		}
+	}()
+	return out
+}
+
+// waiting tells people what this contender waits for.
+func (r *runner) waiting(q consulsession.Queue) {
+	text := queueText(q)
+	r.o.Log.Debug().Msg("waiting: " + text)
+	if r.manager.Active() {
+		r.manager.Status("standby: " + text)
+	}
+	r.o.Status.Set(r.o.Name + ": waiting: " + text)
+}
+
+func queueText(q consulsession.Queue) string {
+	by := "nobody yet (the lock-delay of its last holder is running)"
+	if q.Holder.Host != "" {
+		by = fmt.Sprintf("%s (pid %d)", q.Holder.Host, q.Holder.Pid)
+		if since, err := time.Parse(time.RFC3339, q.Holder.Since); err == nil {
+			by += " since " + since.Local().Format(time.DateTime)
+		}
+	}
+	if q.Position == 0 {
+		return "held by " + by
+	}
+	return fmt.Sprintf("%s of %d, held by %s", ordinal(q.Position), q.Of, by)
+}
+
+func ordinal(n int) string {
+	if n%100 < 11 || n%100 > 13 {
+		switch n % 10 {
+		case 1:
+			return fmt.Sprintf("%dst", n)
+		case 2:
+			return fmt.Sprintf("%dnd", n)
+		case 3:
+			return fmt.Sprintf("%drd", n)
+		}
+	}
+	return fmt.Sprintf("%dth", n)
+}
+
+// redraw is a hook for a later clock in the status line.
+func (r *runner) redraw() (stop func()) { return func() {} }
+
+// changed tells the service manager.
+func (r *runner) changed(state string) {
+	switch state {
+	case "contending":
+		r.manager.Ready("standby: contending for " + r.o.Name)
+		r.o.Status.Set(r.o.Name + ": contending")
+	case "running":
+		r.o.Status.Clear()
+		r.manager.Status("running: " + shown(r.o.Command))
+	case "stopping", "releasing":
+		r.manager.Stopping(state)
+	}
+}
+
+// exit makes the error, and so the exit code, of an outcome.
+func (r *runner) exit(out supervisor.Outcome, c *consulsession.Contender) error {
+	switch out.Kind {
+	case supervisor.Ended:
+		if out.Status.Signaled() {
+			return diedBy(out.Status.Signal())
+		}
+		if code := out.Status.ExitStatus(); code != 0 {
+			return &exitError{code: code}
+		}
+		return nil
+	case supervisor.Interrupted:
+		return diedBy(out.Signal)
+	case supervisor.NotStarted:
+		return notExecutable(r.path, out.Errno, out.Err)
+	case supervisor.Lost:
+		return &exitError{code: exitLost, what: fmt.Errorf("the lock was lost and the command stopped: %w", out.Err)}
+	case supervisor.LostAlive:
+		return &exitError{code: exitLostAlive, what: fmt.Errorf("the lock was lost and the command is NOT known to be dead: %w", out.Err),
+			hint: "look for its processes on this host"}
+	case supervisor.NotAcquired:
+		return r.notAcquired(out.Err, c)
+	}
+	return &exitError{code: exitInternal, what: out.Err}
+}
+
+func (r *runner) notAcquired(err error, c *consulsession.Contender) error {
+	see := fmt.Sprintf("to see it: consul kv get %s/%s/.lock", r.o.Prefix, r.o.Name)
+	if held, ok := errors.AsType[*consulsession.HeldError](err); ok {
+		return r.conflict(fmt.Errorf("the lock is %w; not waiting (-n)", held), fmt.Sprintf("to wait for it: onlyone run -w 30m %s -- %s", r.o.Name, abbreviated(r.o.Command)))
+	}
+	if errors.Is(err, supervisor.ErrWaitOver) {
+		return r.conflict(fmt.Errorf("the lock is taken, and the wait of %s is over", r.o.Wait), see)
+	}
+	if foreign, ok := errors.AsType[*consulsession.ForeignKeyError](err); ok {
+		return &exitError{code: exitConfig, what: foreign, hint: "choose another NAME or --prefix, or delete that key if it is yours: consul kv delete " + foreign.Key}
+	}
+	if denied, ok := errors.AsType[*consulsession.PermissionError](err); ok {
+		return &exitError{code: exitDenied, what: denied, hint: "the token's policy needs: " + denied.Rule}
+	}
+	if gone, ok := errors.AsType[*consulsession.UnreachableError](err); ok {
+		return &exitError{code: exitUnavailable, what: gone, hint: "check CONSUL_HTTP_ADDR or --http-addr, and: curl " + gone.Address + "/v1/status/leader"}
+	}
+	return &exitError{code: exitInternal, what: err}
+}
+
+// conflict is exit 75, or what -E says. With -E 0 a lock that is taken isn't a failure, so
+// it is no error line either.
+func (r *runner) conflict(what error, hint string) error {
+	e := &exitError{code: r.o.ConflictExit, what: what, hint: hint}
+	if r.o.ConflictExit == 0 {
+		r.o.Log.Info().Msg(e.Error())
+		return nil
+	}
+	return e
+}
+
+// diedBy ends onlyone as the command, or a waiting onlyone, was ended.
+func diedBy(s syscall.Signal) error { return &exitError{code: 128 + int(s), signal: s} }
+
+// findCommand looks CMD up before anything is asked of Consul.
+func findCommand(name string) (string, error) {
+	path, err := exec.LookPath(name)
+	if errors.Is(err, exec.ErrDot) {
+		err = nil // the caller's PATH says so
+	}
+	if err == nil {
+		return path, nil
+	}
+	if e, ok := errors.AsType[*exec.Error](err); ok {
+		err = e.Err
+	}
+	switch {
+	case errors.Is(err, exec.ErrNotFound) && !strings.Contains(name, "/"):
+		return "", &exitError{code: exitNotFound, what: fmt.Errorf("cannot find %s in PATH", name), hint: "give its full path"}
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, exec.ErrNotFound):
+		return "", &exitError{code: exitNotFound, what: fmt.Errorf("cannot find %s", name), hint: "ls -l " + name}
+	}
+	return "", notExecutable(name, 0, err)
+}
+
+func notExecutable(path string, errno syscall.Errno, err error) error {
+	hint := "ls -l " + path
+	switch errno {
+	case unix.ENOENT:
+		return &exitError{code: exitNotFound, what: fmt.Errorf("cannot execute %s: not found, or its interpreter isn't", path), hint: hint}
+	case unix.ENOEXEC:
+		hint = "does the script begin with #! and its interpreter?"
+	case unix.ETIMEDOUT:
+		return &exitError{code: exitLost, what: err}
+	case 0:
+		if errors.Is(err, fs.ErrPermission) {
+			hint = "chmod +x " + path
+		}
+	}
+	return &exitError{code: exitNotExecutable, what: fmt.Errorf("cannot execute %s: %w", path, err), hint: hint}
+}
+
+// shown is the command for people, cut to what a record needs.
+func shown(command []string) string {
+	s := strings.Join(command, " ")
+	if r := []rune(s); len(r) > 200 {
+		s = string(r[:200]) + "…"
+	}
+	return strings.ToValidUTF8(s, "?")
+}
+
+// handsOver says to whom a program hands its work, if it does: that work isn't a
+// descendant, so it can't be stopped.
+func handsOver(command string) string {
+	switch filepath.Base(command) {
+	case "docker", "podman", "nerdctl":
+		return "a container engine"
+	case "systemctl", "service", "systemd-run":
+		return "systemd"
+	case "at", "batch", "crontab":
+		return "a scheduler"
+	case "kubectl", "nomad":
+		return "a cluster"
+	case "ssh":
+		return "another host"
+	}
+	return ""
+}
