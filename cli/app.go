@@ -68,7 +68,10 @@ func (in *invocation) fail(err error) {
 		report(*in.log, err)
 		return
 	}
-	log, _ := newOutput(outputConfig{quiet: true, json: in.logFormat.word == "json", stderr: in.stderr}, in.what)
+	log, _ := newOutput(outputConfig{quiet: true, json: in.logFormat.word == "json", stderr: in.stderr}, "")
+	if e, ok := errors.AsType[*exitError](err); ok && in.what != "" {
+		err = &exitError{code: e.code, what: fmt.Errorf("%s: %w", in.what, e.what), hint: e.hint}
+	}
 	report(log, err)
 }
 

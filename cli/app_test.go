@@ -250,7 +250,7 @@ func TestBadInput(t *testing.T) {
 		{"two NAMEs", []string{"run", "a", "b", "--", "x"}, []string{"want one NAME before '--', got 2: a, b"}},
 		{"-", []string{"run", "-", "--", "x"}, []string{`"-" is neither a flag nor a NAME`}},
 		{"---", []string{"run", "a", "---", "--", "x"}, []string{`unknown flag ---`}},
-		{"a flag with a space", []string{"run", "a", "-w 5s", "--", "x"}, []string{`"-w 5s" is neither`}},
+		{"a flag with a space", []string{"run", "a", "-q x", "--", "x"}, []string{`"-q x" is neither`}},
 
 		{"NAME with a space", []string{"run", "a b", "--", "x"}, []string{`onlyone: run: NAME "a b" has a space; use letters, digits, '.', '_' and '-': try "a-b"`}},
 		{"NAME with ..", []string{"run", "..", "--", "x"}, []string{`NAME ".." has the part ".."`}},

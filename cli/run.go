@@ -122,7 +122,7 @@ func (in *invocation) runCommand() *cli.Command {
 			flag(forLease, "kill-after", "k", killAfter, "if it is lost, SIGKILL comes `DUR` after SIGTERM (4s)"),
 			flag(forLease, "ttl", "", ttl, "miss a silent host after `DUR` (10s, the least)"),
 			flag(forLease, "poll", "", poll, "check the lock every `DUR` (2s)"),
-			&cli.StringSliceFlag{Name: "check", Category: forLease, Usage: "lose the lock with health check `ID`, too (repeatable)", EnvVars: variable("check"), KeepSpace: true},
+			&cli.StringSliceFlag{Name: "check", Category: forLease, Usage: "lose the lock with check `ID`, too (repeatable)", EnvVars: variable("check"), KeepSpace: true},
 			&cli.StringFlag{Name: "session-node", Category: forLease, Usage: "tie the session to `NODE` instead of the agent's own", EnvVars: variable("session-node")},
 			boolean(forLease, "explain", "", "print the time budget and end"),
 
@@ -133,7 +133,7 @@ func (in *invocation) runCommand() *cli.Command {
 			boolean(forTelling, "quiet", "q", "say only what went wrong"),
 			&cli.BoolFlag{Name: "verbose", Aliases: []string{"v"}, Category: forTelling, Usage: "say what happens; -vv: every request", EnvVars: variable("verbose"), Count: &verbosity},
 			flag(forTelling, "log-format", "", &in.logFormat, "write messages as `FORMAT`: human or json (human)"),
-			boolean(forTelling, "json", "", "same as --log-format json; --explain prints JSON, too"),
+			boolean(forTelling, "json", "", "--log-format json; --explain as JSON, too"),
 
 			&cli.StringSliceFlag{Name: "http-addr", Category: forConsul, Usage: "`ADDRESS` of an agent; several: repeated or with commas"},
 			&cli.StringFlag{Name: "token", Category: forConsul, Usage: "ACL `TOKEN`"},

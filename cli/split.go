@@ -162,10 +162,11 @@ func (set flagSet) bundle(arg string, following []string) (uses []flagUse, rest 
 	return uses, following, true, nil
 }
 
-// couldBeValue keeps a mistyped long flag with one dash from being read as a bundle.
+// couldBeValue keeps a mistyped long flag with one dash from being read as a bundle. What
+// begins with a digit is a value, if perhaps a wrong one.
 func couldBeValue(f cli.Flag, value string) bool {
 	g, ok := f.(*cli.GenericFlag)
-	return ok && g.Value.Set(value) == nil
+	return ok && (value != "" && value[0] >= '0' && value[0] <= '9' || g.Value.Set(value) == nil)
 }
 
 // foreign says what flags of other lock programs are called here.

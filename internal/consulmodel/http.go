@@ -206,9 +206,11 @@ func (m *Model) route(c *call, u *url.URL) {
 func (m *Model) checkQuery(c *call) {
 	p := &c.par
 	switch {
+	case p.namespace && m.opts.Version == V1_8:
+		c.reject(400, `Bad request: Invalid query parameter: "ns" - Namespaces are a Consul Enterprise feature`)
 	case p.namespace:
 		c.reject(400, `Invalid query parameter: "ns" - Namespaces are a Consul Enterprise feature`)
-	case p.partition && m.opts.Version != V1_8:
+	case p.partition && m.opts.Version != V1_8: // 1.8 doesn't know the word
 		c.reject(400, `Invalid query parameter: "partition" - Partitions are a Consul Enterprise feature`)
 	case p.stale && p.consistent:
 		c.reject(400, "Cannot specify ?stale with ?consistent, conflicting semantics.")
@@ -339,6 +341,10 @@ func (m *Model) serve(c *call) {
 		}
 		return
 	}
+	if c.plan.Deposed && m.deposed != nil {
+		m.serveDeposed(c)
+		return
+	}
 	if !m.leader && !(c.par.stale && m.isRead(c)) {
 		if c.hold == nil {
 			c.hold = m.after(m.opts.RPCHold, func() {
@@ -367,7 +373,7 @@ func (m *Model) serve(c *call) {
 		m.sessionDestroy(c)
 	case SessionGet:
 		if what := m.malformed(c.req.Session); what != "" {
-			m.fail(c, 500, what)
+			m.finish(c, response{status: 500, text: true, meta: true, index: 1, body: []byte(what)})
 			return
 		}
 		m.query(c)
@@ -383,6 +389,35 @@ func (m *Model) serve(c *call) {
 		m.kvDelete(c)
 	case TxnRead, TxnWrite:
 		m.txn(c)
+	}
+}
+
+// serveDeposed is the answer of a leader that doesn't know yet that it is none. What it would write is never committed,
+// and ?consistent asks the other servers first.
+func (m *Model) serveDeposed(c *call) {
+	switch {
+	case !m.isRead(c):
+		m.applyFailed(c, "raft apply failed: ", "node is not the leader")
+	case c.par.consistent:
+		m.fail(c, 500, "node is not the leader")
+	case c.req.Endpoint == SessionRenew:
+		for i := range m.deposed.sessions {
+			if s := &m.deposed.sessions[i]; s.ID == c.req.Session {
+				m.reply(c, 200, appendSessions(nil, []*session{s}))
+				return
+			}
+		}
+		m.fail(c, 404, fmt.Sprintf("Session id '%s' not found", c.req.Session))
+	default:
+		now, leader := m.kv, m.leader
+		m.kv, m.leader = m.deposed.kv, true
+		if c.req.Endpoint == TxnRead {
+			m.txn(c)
+		} else {
+			res := m.evaluate(c)
+			m.render(c, &res)
+		}
+		m.kv, m.leader = now, leader
 	}
 }
 
@@ -462,7 +497,7 @@ func (m *Model) malformed(id string) string {
 	if m.opts.Version != V1_8 || isUUID(id) {
 		return ""
 	}
-	return "failed session lookup: UUID must be 36 characters"
+	return "failed session lookup: index error: UUID must be 36 characters"
 }
 
 func isUUID(s string) bool {
@@ -558,7 +593,7 @@ func (m *Model) render(c *call, r *result) {
 		case len(r.entries) == 0:
 			out.status, out.text = 404, true
 		case c.par.raw && c.req.Endpoint == KVGet:
-			out.body, out.text = r.entries[0].Value, true
+			out.body, out.raw = r.entries[0].Value, true
 		default:
 			out.body = append(out.body, '[')
 			for i, e := range r.entries {
@@ -666,7 +701,8 @@ func appendStrings(b []byte, list []string) []byte {
 	return append(b, ']')
 }
 
-// appendEntry writes an entry as Consul does: Session is left out when empty, a transaction's Value is null.
+// appendEntry writes an entry as Consul does: Session is left out when empty; Value is null when empty, and for most
+// verbs of a transaction.
 func appendEntry(b []byte, e *Entry, value bool) []byte {
 	b = append(b, `{"LockIndex":`...)
 	b = strconv.AppendUint(b, e.LockIndex, 10)
@@ -675,7 +711,7 @@ func appendEntry(b []byte, e *Entry, value bool) []byte {
 	b = append(b, `,"Flags":`...)
 	b = strconv.AppendUint(b, e.Flags, 10)
 	b = append(b, `,"Value":`...)
-	if value && e.Value != nil {
+	if value && len(e.Value) > 0 {
 		b = append(b, '"')
 		b = base64Std.AppendEncode(b, e.Value)
 		b = append(b, '"')

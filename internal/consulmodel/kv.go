@@ -201,6 +201,9 @@ func (m *Model) lock(e *Entry) (ok bool, what string) {
 	if e.Session == "" {
 		return false, "missing session"
 	}
+	if what := m.malformed(e.Session); what != "" {
+		return false, what
+	}
 	if m.sessions[e.Session] == nil {
 		return false, fmt.Sprintf("invalid session %#v", e.Session)
 	}

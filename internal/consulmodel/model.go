@@ -145,6 +145,7 @@ type Model struct {
 	delays   map[string]time.Time
 
 	watches watches
+	deposed *Snapshot // what a deposed leader believes, see Depose
 
 	// pending and dirty belong to the raft entry that is being applied; commit clears them.
 	pending []Event
@@ -216,15 +217,23 @@ func (m *Model) ElectLeader() {
 		if d := m.jitter(m.opts.RPCHold / jitterFraction); d > 0 {
 			m.waiting = append(m.waiting, c) // until then its hold may still run out
 			m.after(d, func() {
-				if !c.done && m.leader && m.unwait(c) {
+				if m.leader && m.unwait(c) {
 					m.serve(c)
 				}
 			})
 		} else {
-			c.hold.Stop()
-			m.serve(c)
+			m.resume(c)
 		}
 	}
+}
+
+// resume goes on with a request that waited for a leader.
+func (m *Model) resume(c *call) {
+	if m.frozen {
+		m.held = append(m.held, func() { m.serve(c) })
+		return
+	}
+	m.serve(c)
 }
 
 // Freeze makes every server stop: requests hang, timers don't act.
@@ -249,6 +258,7 @@ func (m *Model) Thaw() {
 		m.rng.Shuffle(len(held), func(i, j int) { held[i], held[j] = held[j], held[i] })
 	}
 	for _, f := range held {
+		m.client = 0
 		f()
 	}
 }
@@ -426,6 +436,15 @@ func (m *Model) Restore(s *Snapshot) {
 	m.note(Event{Op: Restored})
 	m.flush()
 	m.watches.abandon(m)
+}
+
+// Depose keeps the present state as that of a leader that is being deposed without noticing. Requests whose Plan says
+// Deposed reach it from now on.
+func (m *Model) Depose() {
+	s := m.Snapshot()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.deposed = s
 }
 
 // Holder is the session that holds key ("" for none) and the key's ModifyIndex (0 if there is no such key).
@@ -611,6 +630,13 @@ func (m *Model) uuid() string {
 	hex.Encode(s[24:36], b[10:16])
 	s[8], s[13], s[18], s[23] = '-', '-', '-', '-'
 	return string(s[:])
+}
+
+// byID returns the sessions as Consul lists them.
+func (m *Model) byID() []*session {
+	out := m.inOrder()
+	slices.SortFunc(out, func(a, b *session) int { return strings.Compare(a.ID, b.ID) })
+	return out
 }
 
 // inOrder returns the sessions by creation, so that a seed gives the same schedule each time.

@@ -1,6 +1,8 @@
 package consulmodel
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"time"
 )
@@ -36,7 +38,6 @@ type serviceCheck struct {
 
 // sessionBody is what a client may send to /v1/session/create.
 type sessionBody struct {
-	ID            string
 	Name          string
 	Node          *string
 	LockDelay     any
@@ -45,8 +46,6 @@ type sessionBody struct {
 	NodeChecks    *[]string
 	ServiceChecks []serviceCheck
 	Checks        *[]string
-	CreateIndex   uint64
-	ModifyIndex   uint64
 }
 
 // start gives s a fresh timer of 2xTTL, if it has a TTL.
@@ -145,7 +144,7 @@ func (m *Model) sessionCreate(c *call) {
 	}
 	if len(c.body) > 0 {
 		var b sessionBody
-		err := decodeStrict(c.body, &b)
+		err := json.NewDecoder(bytes.NewReader(c.body)).Decode(&b) // unknown fields pass, unlike in transactions
 		if err == nil && b.LockDelay != nil {
 			s.LockDelay, err = parseLockDelay(b.LockDelay)
 		}
@@ -270,11 +269,7 @@ func (m *Model) sessionDestroy(c *call) {
 // lookup finds the session that c names. 1.8 parses ids as UUIDs and answers 500 for others; then c is done.
 func (m *Model) lookup(c *call) *session {
 	if what := m.malformed(c.req.Session); what != "" {
-		prefix := ""
-		if c.req.Endpoint == SessionDestroy {
-			prefix = "Session lookup failed: "
-		}
-		m.fail(c, 500, prefix+what)
+		m.fail(c, 500, what)
 		return nil
 	}
 	return m.sessions[c.req.Session]

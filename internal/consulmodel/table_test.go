@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -22,6 +23,7 @@ import (
 // step is one line of a case. In do, body, json and text, $name is what an earlier step saved; $k is a key that no
 // other case uses.
 type step struct {
+	as     string // whose token it has, see acl_test.go
 	do     string // "METHOD path"
 	body   string
 	status int    // 200 when zero
@@ -42,6 +44,33 @@ type step struct {
 type testCase struct {
 	name  string
 	steps []step
+}
+
+// slowTable takes real time: a server is asked only if CONSUL_TABLE_SLOW is set.
+var slowTable = []testCase{
+	{"ttl: the key is free after 2xTTL, and then refused", []step{
+		{do: "PUT /v1/session/create", body: `{"TTL":"10s","LockDelay":"2s","NodeChecks":[]}`, save: "a=ID"},
+		{do: "PUT /v1/session/create", body: `{"TTL":"10s","LockDelay":"2s","NodeChecks":[]}`, save: "c=ID"},
+		session("b"),
+		{do: "PUT /v1/kv/$k?acquire=$a", body: "v", text: "true", holder: "$a"},
+		{do: "PUT /v1/session/renew/$c", json: `"some"`, sleep: 10 * time.Second},
+		{do: "PUT /v1/kv/$k?acquire=$b", body: "v", text: "false", holder: "$a", sleep: 9500 * time.Millisecond},
+		{do: "PUT /v1/session/renew/$a", status: 404, holder: "-", sleep: 700 * time.Millisecond},
+		{do: "PUT /v1/txn", body: txn(kv("lock", "$k", `"Session":"$b"`)), status: 409, json: what(0, `failed to lock key "$k" due to lock delay`)},
+		{do: "PUT /v1/txn", body: txn(kv("lock", "$k", `"Session":"$b"`)), json: `{"Errors":null}`, holder: "$b", sleep: 2 * time.Second},
+		{do: "PUT /v1/session/renew/$c", json: `"some"`},
+		destroy("c"),
+		destroy("b"),
+	}},
+	{"lock-delay is at most a minute", []step{
+		{do: "PUT /v1/session/create", body: `{"LockDelay":"90s","NodeChecks":[]}`, save: "a=ID"},
+		{do: "PUT /v1/session/create", body: `{"LockDelay":"0s","NodeChecks":[]}`, save: "b=ID"},
+		{do: "PUT /v1/kv/$k?acquire=$a", body: "v", text: "true", holder: "$a"},
+		destroy("a"),
+		{do: "PUT /v1/kv/$k?acquire=$b", body: "v", text: "false", holder: "-", sleep: 59500 * time.Millisecond},
+		{do: "PUT /v1/kv/$k?acquire=$b", body: "v", text: "true", holder: "$b", sleep: 700 * time.Millisecond},
+		destroy("b"),
+	}},
 }
 
 const settle = 200 * time.Millisecond // a wake-up takes less than this on a real server
@@ -120,7 +149,7 @@ var table = []testCase{
 		{do: "PUT /v1/session/create", body: `{"LockDelay":"abc"}`, status: 400, text: `Request decode failed: time: invalid duration "abc"`},
 		{do: "PUT /v1/session/create", body: `{"TTL":`, status: 400, text: "Request decode failed: unexpected EOF"},
 		{do: "GET /v1/session/create", status: 405, text: "method GET not allowed"},
-		{do: "PUT /v1/session/create", body: `{"TTL":"0"}`, save: "a=ID"},
+		{do: "PUT /v1/session/create", body: `{"TTL":"0","Unknown":1}`, save: "a=ID"}, // isn't refused
 		destroy("a"),
 	}},
 	{"session ids", []step{
@@ -130,7 +159,9 @@ var table = []testCase{
 		{do: "PUT /v1/session/renew/6b86b273-ff34-fce1-9d6b-804eff5a3f57", status: 404, text: "Session id '6b86b273-ff34-fce1-9d6b-804eff5a3f57' not found"},
 		{do: "PUT /v1/session/destroy/6b86b273-ff34-fce1-9d6b-804eff5a3f57", text: "true"},
 		{do: "PUT /v1/session/renew/nonsense", status: 404, text: "Session id 'nonsense' not found", only: "1.14"},
-		{do: "PUT /v1/session/renew/nonsense", status: 500, only: "1.8"},
+		{do: "PUT /v1/session/renew/nonsense", status: 500, text: "failed session lookup: index error: UUID must be 36 characters", only: "1.8"},
+		{do: "PUT /v1/session/destroy/nonsense", status: 500, text: "failed session lookup: index error: UUID must be 36 characters", only: "1.8"},
+		{do: "GET /v1/session/info/nonsense", status: 500, text: "failed session lookup: index error: UUID must be 36 characters", only: "1.8"},
 		{do: "PUT /v1/session/destroy/nonsense", text: "true", only: "1.14"},
 		{do: "GET /v1/session/info/nonsense", text: "[]", only: "1.14"},
 	}},
@@ -325,6 +356,10 @@ var table = []testCase{
 		{do: "PUT /v1/txn", body: `[{"KV":`, status: 400, text: "Failed to parse body: unexpected EOF"},
 		{do: "GET /v1/txn", status: 405, text: "method GET not allowed"},
 		{do: "PUT /v1/txn", body: "[]", json: `{"Results":[],"Errors":null}`},
+		{do: "PUT /v1/txn", body: "[{}]", json: `{"Results":[],"Errors":null}`},
+		{do: "PUT /v1/txn", status: 400, text: "Failed to parse body: EOF"},
+		{do: "PUT /v1/txn", body: `[{"KV":{"Verb":"get","Foo":1}}]`, status: 400, text: `Failed to parse body: json: unknown field "Foo"`},
+		{do: "PUT /v1/txn", body: `[{"KV":{"Verb":"set","Key":"$k","Value":"%"}}]`, status: 400, text: "Failed to parse body: illegal base64 data at input byte 0"},
 		{do: "PUT /v1/txn", body: txn(strings.Split(strings.Repeat(kv("get-tree", "$k")+"\n", 128), "\n")[:128]...), json: `{"Results":[]}`, only: "1.14"},
 		{do: "PUT /v1/txn", body: txn(strings.Split(strings.Repeat(kv("get-tree", "$k")+"\n", 129), "\n")[:129]...), status: 413, text: "Transaction contains too many operations (129 > 128)", only: "1.14"},
 		{do: "PUT /v1/txn", body: txn(strings.Split(strings.Repeat(kv("get-tree", "$k")+"\n", 65), "\n")[:65]...), status: 413, text: "Transaction contains too many operations (65 > 64)", only: "1.8"},
@@ -383,7 +418,10 @@ var table = []testCase{
 		{do: "POST /v1/kv/$k", status: 405, text: "method POST not allowed"},
 		{do: "GET /v1/kv/$k?stale&consistent", status: 400, text: "Cannot specify ?stale with ?consistent, conflicting semantics."},
 		{do: "GET /v1/kv/$k?dc=elsewhere", status: 500, text: "No path to datacenter"},
-		{do: "GET /v1/kv/$k?ns=x", status: 400, text: `Invalid query parameter: "ns" - Namespaces are a Consul Enterprise feature`},
+		{do: "GET /v1/kv/$k?ns=x", status: 400, text: `Invalid query parameter: "ns" - Namespaces are a Consul Enterprise feature`, text8: `Bad request: Invalid query parameter: "ns" - Namespaces are a Consul Enterprise feature`},
+		{do: "GET /v1/kv/$k?partition=x", status: 400, text: `Invalid query parameter: "partition" - Partitions are a Consul Enterprise feature`, only: "1.14"},
+		{do: "PUT /v1/kv/$k", body: strings.Repeat("x", 512*1024+1), status: 413, text: "Request body(524289 bytes) too large, max size: 524288 bytes. See https://www.consul.io/docs/agent/config/config-files#kv_max_value_size.",
+			text8: "Request body(524289 bytes) too large, max size: 524288 bytes. See https://www.consul.io/docs/agent/options.html#kv_max_value_size."},
 	}},
 
 	{"watch: a change wakes it", []step{
@@ -449,6 +487,14 @@ var table = []testCase{
 		{do: "PUT /v1/kv/$k", body: "1", text: "true", sleep: settle},
 		{join: "w", json: `[{"Key":"$k"}]`},
 	}},
+	{"watch: an empty prefix", []step{
+		{do: "PUT /v1/kv/$k", body: "1", text: "true"},
+		{do: "GET /v1/kv/$k/?recurse", status: 404, save: "x=header:X-Consul-Index"},
+		{start: "w", do: "GET /v1/kv/$k/?recurse&index=$x&wait=10s"},
+		{pending: "w"},
+		{do: "PUT /v1/kv/$k/a", body: "1", text: "true"},
+		{join: "w", json: `[{"Key":"$k/a"}]`},
+	}},
 	{"watch: a prefix", []step{
 		{do: "PUT /v1/kv/$k/a", body: "1", text: "true"},
 		{do: "GET /v1/kv/$k/?recurse", save: "x=header:X-Consul-Index"},
@@ -484,7 +530,7 @@ func TestTableModel(t *testing.T) {
 		name string
 		v    consulmodel.Version
 	}{{"1.14", consulmodel.V1_14}, {"1.8", consulmodel.V1_8}} {
-		for _, c := range table {
+		for _, c := range append(slices.Clone(table), slowTable...) {
 			t.Run(v.name+"/"+c.name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					m := consulmodel.New(consulmodel.Options{Seed: 1, Version: v.v})
@@ -504,7 +550,11 @@ func TestTableServer(t *testing.T) {
 	}
 	base := "http://" + addr
 	version := serverVersion(t, base)
-	for _, c := range table {
+	cases := slices.Clone(table)
+	if os.Getenv("CONSUL_TABLE_SLOW") != "" {
+		cases = append(cases, slowTable...)
+	}
+	for _, c := range cases {
 		t.Run(version+"/"+c.name, func(t *testing.T) {
 			r := runner{t: t, version: version, base: base, client: &http.Client{Timeout: 15 * time.Second}}
 			r.run(c)
@@ -541,7 +591,9 @@ type runner struct {
 	client  *http.Client
 	vars    map[string]string
 	open    map[string]chan answer
-	token   string
+	key     string            // $k; random when empty
+	token   string            // of all requests
+	tokens  map[string]string // by step.as
 }
 
 type answer struct {
@@ -552,7 +604,13 @@ type answer struct {
 }
 
 func (r *runner) run(c testCase) {
-	r.vars = map[string]string{"k": fmt.Sprintf("table/%x", rand.Uint64())}
+	if r.key == "" {
+		r.key = fmt.Sprintf("table/%x", rand.Uint64())
+	}
+	if r.vars == nil {
+		r.vars = make(map[string]string)
+	}
+	r.vars["k"] = r.key
 	r.open = make(map[string]chan answer)
 	for i, s := range c.steps {
 		if s.only != "" && s.only != r.version {
@@ -575,6 +633,10 @@ func (r *runner) run(c testCase) {
 
 func (r *runner) step(at string, s step) {
 	t := r.t
+	if s.as != "" {
+		defer func(before string) { r.token = before }(r.token)
+		r.token = r.tokens[s.as]
+	}
 	if s.sleep > 0 {
 		time.Sleep(s.sleep)
 	}

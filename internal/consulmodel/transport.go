@@ -3,9 +3,12 @@ package consulmodel
 import (
 	"context"
 	"io"
+	"net"
 	"net/http"
+	"os"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -91,6 +94,10 @@ type Plan struct {
 	DropRequest  bool          // it never does; the client hangs until its context ends
 	Refuse       error         // it never does; the client has this error (after RequestDelay)
 
+	// Deposed sends the request to the leader of Model.Depose, which believes to be one still: reads without ?consistent
+	// show the state of then, renewals are answered 200 and do nothing, all else fails. It needs a call of Depose.
+	Deposed bool
+
 	Status  int    // this is answered, not what the server says
 	Body    string // with Status
 	Execute bool   // with Status: the request is carried out all the same
@@ -99,6 +106,9 @@ type Plan struct {
 	Break       error         // carried out; the client has this error (after AnswerDelay)
 	AnswerDelay time.Duration // from the server to the client
 }
+
+// ErrRefused is what a client has when nobody listens: a Refuse for Plan.
+var ErrRefused error = &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 
 // Faults decides what happens to each request of a Transport. Calls for one Transport don't overlap.
 type Faults func(*Request) Plan
@@ -261,6 +271,7 @@ type response struct {
 	body   []byte
 	err    error // the connection breaks instead
 	text   bool  // not JSON
+	raw    bool  // a key's value
 	meta   bool  // has the headers of a read
 	index  uint64
 	leader bool
@@ -272,6 +283,7 @@ type response struct {
 var (
 	typeJSON    = []string{"application/json"}
 	typeText    = []string{"text/plain; charset=utf-8"}
+	typeRaw     = []string{"text/plain"}
 	valueTrue   = []string{"true"}
 	valueFalse  = []string{"false"}
 	valueZero   = []string{"0"}
@@ -299,6 +311,9 @@ func (r *response) http(req *http.Request) *http.Response {
 	h["Content-Type"] = typeJSON
 	if r.text {
 		h["Content-Type"] = typeText
+	}
+	if r.raw {
+		h["Content-Type"] = typeRaw
 	}
 	if r.meta {
 		h["X-Consul-Knownleader"] = valueFalse

@@ -16,6 +16,16 @@ type txnBody struct {
 	Node, Service, Check json.RawMessage
 }
 
+// none reports whether there is no operation at all, which Consul passes over.
+func (b *txnBody) none() bool {
+	for _, raw := range []json.RawMessage{b.Node, b.Service, b.Check} {
+		if len(raw) > 0 && string(raw) != "null" {
+			return false
+		}
+	}
+	return true
+}
+
 type txnKV struct {
 	Verb      string
 	Key       string
@@ -57,6 +67,9 @@ func (m *Model) parseTxn(c *call) bool {
 	c.req.Ops = make([]TxnOp, 0, len(in))
 	for i := range in {
 		kv := in[i].KV
+		if kv == nil && in[i].none() {
+			continue
+		}
 		if kv == nil {
 			c.reject(501, "consulmodel: only KV operations are modelled")
 			return false
@@ -255,9 +268,13 @@ func (m *Model) txnReply(c *call, results []txnResult, errs []txnError) {
 		b = append(b, `],"Errors":null`...)
 	}
 	if out.meta { // a read answers with its metadata
-		b = append(b, `,"Index":1,"LastContact":`...)
+		if m.opts.Version == V1_8 {
+			b = append(b, `,"Index":0,"LastContact":`...)
+		} else {
+			b = append(b, `,"NotModified":false,"Backend":0,"ResultsFilteredByACLs":false,"Index":1,"LastContact":`...)
+		}
 		b = strconv.AppendInt(b, int64(out.stale), 10)
-		b = append(b, `,"KnownLeader":`...)
+		b = append(b, `,"ConsistencyLevel":"","KnownLeader":`...)
 		b = strconv.AppendBool(b, out.leader)
 	}
 	out.body = append(b, '}')

@@ -84,7 +84,7 @@ func (m *Model) evaluate(c *call) (r result) {
 		}
 	case SessionList:
 		r.index = m.sessIdx
-		for _, s := range m.inOrder() {
+		for _, s := range m.byID() {
 			if m.may(c, SessionRead, s.Node) {
 				r.sessions = append(r.sessions, s)
 			}
@@ -172,7 +172,8 @@ func (ws *watches) keys(m *Model, dirty []string) {
 		if w.c.req.Endpoint != KVList && w.c.req.Endpoint != KVKeys {
 			continue
 		}
-		// A prefix below which nothing is or was has the whole table's index: each write wakes it.
+		// A prefix below which nothing is or was has the whole table's index, so that a write elsewhere may wake it: in
+		// Consul one whose key is near in its radix tree, here any.
 		if len(w.res.entries) == 0 {
 			list = append(list, w)
 			continue

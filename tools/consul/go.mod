@@ -4,6 +4,9 @@ module github.com/a-seed-0bc5ead7/onlyone/tools/consul
 
 go 1.24
 
+// Consul 1.14 was written for Go 1.20 and should behave as if built with it.
+godebug default=go1.20
+
 tool github.com/hashicorp/consul
 
 require (

@@ -1,0 +1,196 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"os"
+	"syscall"
+	"time"
+)
+
+// beat is what a child has written, boot clock in ns.
+type beat struct{ start, last, end int64 }
+
+func readBeat(file string) beat {
+	b, err := os.ReadFile(file)
+	if err != nil || len(b) < 32 {
+		return beat{}
+	}
+	word := func(i int) int64 { return int64(binary.NativeEndian.Uint64(b[8*i:])) }
+	return beat{word(0), word(1), word(2)}
+}
+
+// stopBeat tells a child to end.
+func stopBeat(file string) error {
+	f, err := os.OpenFile(file, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = f.WriteAt(binary.NativeEndian.AppendUint64(nil, 1), 24)
+	return err
+}
+
+// awaitBeat waits for a child to start, at most most.
+func awaitBeat(ctx context.Context, file string, most time.Duration) (beat, error) {
+	for until := time.Now().Add(most); ; {
+		if b := readBeat(file); b.last != 0 {
+			return b, nil
+		}
+		if err := pause(ctx, time.Millisecond); err != nil {
+			return beat{}, err
+		}
+		if time.Now().After(until) {
+			return beat{}, fmt.Errorf("no child was started within %s", most)
+		}
+	}
+}
+
+// pair is a holder and one contender that waits behind it.
+type pair struct {
+	holder, next         *started
+	holderFile, nextFile string
+}
+
+func (l *lab) pair(ctx context.Context, run func(string, ...string) []string) (p *pair, err error) {
+	name := l.name()
+	p = &pair{holderFile: l.file(name + "-1"), nextFile: l.file(name + "-2")}
+	sessions, err := l.sessions(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if p.holder, err = l.start(ctx, l.addr, run(name, l.child, "beat", p.holderFile)...); err != nil {
+		return nil, err
+	}
+	if _, err = awaitBeat(ctx, p.holderFile, 10*time.Second); err != nil {
+		return nil, err
+	}
+	if p.next, err = l.start(ctx, l.addr, run(name, l.child, "beat", p.nextFile)...); err != nil {
+		return nil, err
+	}
+	for {
+		now, err := l.sessions(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if now >= sessions+2 {
+			break
+		}
+		if err := pause(ctx, 5*time.Millisecond); err != nil {
+			return nil, err
+		}
+	}
+	return p, pause(ctx, 250*time.Millisecond) // until its watch stands
+}
+
+func (l *lab) sessions(ctx context.Context) (int, error) {
+	answer, err := l.ask(ctx, "GET", "/v1/session/list", "")
+	if err != nil {
+		return 0, err
+	}
+	var list []struct{}
+	err = json.Unmarshal([]byte(answer), &list)
+	return len(list), err
+}
+
+// end stops what is left of a pair.
+func (p *pair) end() {
+	for _, file := range []string{p.holderFile, p.nextFile} {
+		_ = stopBeat(file)
+	}
+	for _, s := range []*started{p.holder, p.next} {
+		s.end()
+	}
+}
+
+// handOver: from the end of the holder's child to the start of the next one's.
+func handOver(ctx context.Context, l *lab, n int) ([]row, error) {
+	n = (n + 1) / 2
+	runs := []func(string, ...string) []string{l.runOnlyone, l.runLockDirect}
+	var clean [2]values
+	for range n {
+		for k, run := range runs {
+			gap, err := l.cleanEnd(ctx, run)
+			if err != nil {
+				return nil, err
+			}
+			clean[k] = append(clean[k], gap)
+		}
+	}
+	var killed, sinceKill values
+	for range n {
+		gap, since, err := l.killHolder(ctx, l.runOnlyone)
+		if err != nil {
+			return nil, err
+		}
+		killed, sinceKill = append(killed, gap), append(sinceKill, since)
+	}
+	says, err := l.killPeer(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return []row{
+		{Metric: "hand-over: after a clean end", Unit: "ms", Ours: clean[0], Peer: clean[1]},
+		{Metric: "  after kill -9 of the holder's program", Unit: "ms", Ours: killed, PeerSays: says},
+		{Metric: "  from that kill to the next child", Unit: "ms", Ours: sinceKill, PeerSays: says, Goal: goal{Below: 500}},
+	}, nil
+}
+
+func (l *lab) cleanEnd(ctx context.Context, run func(string, ...string) []string) (float64, error) {
+	p, err := l.pair(ctx, run)
+	if err != nil {
+		return 0, err
+	}
+	defer p.end()
+	if err := stopBeat(p.holderFile); err != nil {
+		return 0, err
+	}
+	next, err := awaitBeat(ctx, p.nextFile, 10*time.Second)
+	if err != nil {
+		return 0, err
+	}
+	return float64(next.start-readBeat(p.holderFile).end) / ms, nil
+}
+
+func (l *lab) killHolder(ctx context.Context, run func(string, ...string) []string) (gap, sinceKill float64, err error) {
+	p, err := l.pair(ctx, run)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer p.end()
+	kill := bootNow()
+	if err := syscall.Kill(p.holder.pid, syscall.SIGKILL); err != nil {
+		return 0, 0, err
+	}
+	next, err := awaitBeat(ctx, p.nextFile, 10*time.Second)
+	if err != nil {
+		return 0, 0, err
+	}
+	// The old child died at most a beat (1 ms) after its last one.
+	return float64(next.start-readBeat(p.holderFile).last) / ms, float64(next.start-kill) / ms, nil
+}
+
+// killPeer kills one `consul lock` and looks for 5 s what becomes of its child.
+func (l *lab) killPeer(ctx context.Context) (string, error) {
+	const look = 5 * time.Second
+	p, err := l.pair(ctx, l.runLockDirect)
+	if err != nil {
+		return "", err
+	}
+	defer p.end()
+	kill := bootNow()
+	if err := syscall.Kill(p.holder.pid, syscall.SIGKILL); err != nil {
+		return "", err
+	}
+	if next, err := awaitBeat(ctx, p.nextFile, look); err == nil {
+		return fmt.Sprintf("next after %.0f ms", float64(next.start-kill)/ms), nil
+	} else if ctx.Err() != nil {
+		return "", err
+	}
+	if readBeat(p.holderFile).last-kill > int64(look)/2 {
+		return "child lives on (5 s)", nil
+	}
+	return "child dead, none within 5 s", nil
+}
