@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -72,10 +73,12 @@ type runner struct {
 	sigs    <-chan signals.Signal
 	manager *systemd.Notifier
 	since   time.Time // when it began to wait
+	queue   chan consulsession.Queue
+	started atomic.Bool // the command: there is nothing to wait for any more
 }
 
 func newRunner(o RunOptions, dials supervisor.Dials, path string, sigs <-chan signals.Signal) *runner {
-	return &runner{o: o, dials: dials, path: path, sigs: sigs, manager: systemd.New(), since: time.Now()}
+	return &runner{o: o, dials: dials, path: path, sigs: sigs, manager: systemd.New(), since: time.Now(), queue: make(chan consulsession.Queue)}
 }
 
 func (r *runner) run(ctx context.Context) error {
@@ -103,8 +106,7 @@ func (r *runner) run(ctx context.Context) error {
 	if wait == 0 {
 		wait = -1 // for ever; NoWait is the contender's affair
 	}
-	ticker := r.redraw()
-	defer ticker()
+	stopDrawing := r.draw()
 	out := supervisor.Run(ctx, supervisor.Config{
 		Dials:      r.dials,
 		Command:    supervisor.Command{Path: r.path, Args: r.o.Command, Env: systemd.WithoutNotify(os.Environ())},
@@ -115,7 +117,7 @@ func (r *runner) run(ctx context.Context) error {
 		},
 		Signals: convert(r.sigs), Jitter: jitter, Log: r.o.Log, Changed: r.changed,
 	})
-	r.o.Status.Clear()
+	stopDrawing()
 	return r.exit(out, contender)
 }
 
@@ -132,26 +134,55 @@ func convert(in <-chan signals.Signal) <-chan supervisor.Signal {
 
 // waiting tells people what this contender waits for.
 func (r *runner) waiting(q consulsession.Queue) {
-	text := queueText(q)
+	text := queueText(q, time.Now())
 	r.o.Log.Debug().Msg("waiting: " + text)
 	if r.manager.Active() {
 		r.manager.Status("standby: " + text)
 	}
-	r.o.Status.Set(r.o.Name + ": waiting: " + text)
+	r.queue <- q
 }
 
-func queueText(q consulsession.Queue) string {
-	by := "nobody yet (the lock-delay of its last holder is running)"
+// queueText is the place in the queue and the holder: "2nd of 3, held by web-2 since 12m".
+func queueText(q consulsession.Queue, now time.Time) string {
+	text := "held by a session that isn't onlyone's"
 	if q.Holder.Host != "" {
-		by = fmt.Sprintf("%s (pid %d)", q.Holder.Host, q.Holder.Pid)
+		text = fmt.Sprintf("held by %s (pid %d)", q.Holder.Host, q.Holder.Pid)
 		if since, err := time.Parse(time.RFC3339, q.Holder.Since); err == nil {
-			by += " since " + since.Local().Format(time.DateTime)
+			text += " since " + formatDuration(max(now.Sub(since), 0).Truncate(time.Second))
 		}
 	}
-	if q.Position == 0 {
-		return "held by " + by
+	if q.Free {
+		text = "free, but the lock-delay of its last holder is running"
 	}
-	return fmt.Sprintf("%s of %d, held by %s", ordinal(q.Position), q.Of, by)
+	if q.Position > 0 {
+		text = fmt.Sprintf("%s of %d, %s", ordinal(q.Position), q.Of, text)
+	}
+	return text
+}
+
+// draw keeps the terminal's line up to date while the contender waits, until stop is called.
+func (r *runner) draw() (stop func()) {
+	done, gone := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(gone)
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		var q *consulsession.Queue
+		for {
+			select {
+			case now := <-r.queue:
+				q = &now
+			case <-tick.C:
+			case <-done:
+				return
+			}
+			if q != nil && !r.started.Load() {
+				now := time.Now()
+				r.o.Status.Set(fmt.Sprintf("%s: waiting %s, %s", r.o.Name, formatDuration(now.Sub(r.since).Truncate(time.Second)), queueText(*q, now)))
+			}
+		}
+	}()
+	return func() { close(done); <-gone; r.o.Status.Clear() }
 }
 
 func ordinal(n int) string {
@@ -168,16 +199,13 @@ func ordinal(n int) string {
 	return fmt.Sprintf("%dth", n)
 }
 
-// redraw is a hook for a later clock in the status line.
-func (r *runner) redraw() (stop func()) { return func() {} }
-
 // changed tells the service manager.
 func (r *runner) changed(state string) {
 	switch state {
 	case "contending":
 		r.manager.Ready("standby: contending for " + r.o.Name)
-		r.o.Status.Set(r.o.Name + ": contending")
 	case "running":
+		r.started.Store(true)
 		r.o.Status.Clear()
 		r.manager.Status("running: " + shown(r.o.Command))
 	case "stopping", "releasing":
@@ -231,15 +259,9 @@ func (r *runner) notAcquired(err error, c *consulsession.Contender) error {
 	return &exitError{code: exitInternal, what: err}
 }
 
-// conflict is exit 75, or what -E says. With -E 0 a lock that is taken isn't a failure, so
-// it is no error line either.
+// conflict is exit 75, or what -E says.
 func (r *runner) conflict(what error, hint string) error {
-	e := &exitError{code: r.o.ConflictExit, what: what, hint: hint}
-	if r.o.ConflictExit == 0 {
-		r.o.Log.Info().Msg(e.Error())
-		return nil
-	}
-	return e
+	return &exitError{code: r.o.ConflictExit, what: what, hint: hint, mild: true}
 }
 
 // diedBy ends onlyone as the command, or a waiting onlyone, was ended.

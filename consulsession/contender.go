@@ -40,6 +40,7 @@ type Config struct {
 // Queue is what a waiting contender knows.
 type Queue struct {
 	Position, Of int    // 1 is the next to hold the lock
+	Free         bool   // nobody holds the lock, but it can't be had yet
 	Holder       Record // zero where it isn't known
 }
 
@@ -145,6 +146,7 @@ func (c *Contender) contend(ctx context.Context, ready func([]byte) error) (t *T
 			c.leave(context.WithoutCancel(ctx), cause, session, queued)
 		}
 	}()
+	begin := c.Now()
 	var v view
 	fresh := false // v was read since the last change
 	for {
@@ -173,6 +175,8 @@ func (c *Contender) contend(ctx context.Context, ready func([]byte) error) (t *T
 				if err := c.pause(ctx, delayPause/10+c.Jitter(delayPause*9/10)); err != nil {
 					return nil, err
 				}
+			case errors.Is(err, errUnknown) && c.NoWait && c.Now()-begin > 4*c.Poll:
+				return nil, &UnreachableError{c.Address(), err}
 			case errors.Is(err, errTaken), errors.Is(err, errUnknown):
 				if err := c.pause(ctx, c.Jitter(c.Poll/4)); err != nil {
 					return nil, err
@@ -239,7 +243,7 @@ func (c *Contender) tell(v view, session string) {
 	if c.Waiting == nil {
 		return
 	}
-	q := Queue{Holder: v.holder()}
+	q := Queue{Free: v.free(), Holder: v.holder()}
 	for _, e := range v.queue {
 		if e.Session == "" || (v.lock != nil && e.Session == v.lock.Session) {
 			continue // gone, or the holder's own entry
@@ -545,13 +549,9 @@ func (c *Contender) endSession(ctx context.Context, session string, queued bool)
 }
 
 // retry calls f, each time with at most Poll, until it succeeds or there is no point in
-// going on. Before Consul has answered for the first time it gives up after two polls (at
-// once if the caller doesn't wait): then the address is wrong or the agent is down.
+// going on. It gives up after two polls if the caller doesn't wait, or if Consul has never
+// answered: then the address is wrong or the agent is down.
 func (c *Contender) retry(ctx context.Context, what string, f func(context.Context) error) error {
-	patience := 2 * c.Poll
-	if c.NoWait {
-		patience = 0
-	}
 	start, told := c.Now(), false
 	for {
 		rctx, done := context.WithTimeout(ctx, c.Poll)
@@ -573,7 +573,7 @@ func (c *Contender) retry(ctx context.Context, what string, f func(context.Conte
 			return errSessionGone
 		case badRequest(err):
 			return &UnreachableError{c.Address(), cause(err)}
-		case !c.reached && (c.Now()-start >= patience || errors.Is(err, errNotConsul) || isDecode(err)):
+		case (c.NoWait || !c.reached) && (c.Now()-start >= 2*c.Poll || errors.Is(err, errNotConsul) || isDecode(err)):
 			return &UnreachableError{c.Address(), cause(err)}
 		}
 		if !told && c.reached && c.Now()-start > c.Poll {

@@ -14,14 +14,14 @@ import (
 // subtree_control, and our own cgroup is never killed.
 type cgroup struct{ dir string }
 
-// newCgroup makes the sub-cgroup, below our own. An error means "do without": not
-// mounted, read-only (containers), or not delegated to us.
-func newCgroup() (*cgroup, error) {
+// newCgroup makes the sub-cgroup of the keeper with this pid, below our own. An error means
+// "do without": not mounted, read-only (containers), or not delegated to us.
+func newCgroup(keeper int) (*cgroup, error) {
 	parent, err := ownCgroup()
 	if err != nil {
 		return nil, err
 	}
-	dir := filepath.Join(parent, fmt.Sprintf("onlyone-%d-%d", os.Getpid(), time.Now().UnixNano()))
+	dir := filepath.Join(parent, fmt.Sprintf("onlyone-%d-%d", keeper, time.Now().UnixNano()))
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -56,6 +56,18 @@ func (c *cgroup) remove() {
 	})
 	for i := len(dirs) - 1; i >= 0; i-- {
 		_ = os.Remove(dirs[i])
+	}
+}
+
+// removeCgroups deletes what a killed guard of this keeper left behind.
+func removeCgroups(keeper int) {
+	parent, err := ownCgroup()
+	if err != nil {
+		return
+	}
+	left, _ := filepath.Glob(filepath.Join(parent, fmt.Sprintf("onlyone-%d-*", keeper)))
+	for _, dir := range left {
+		(&cgroup{dir}).remove()
 	}
 }
 

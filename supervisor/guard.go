@@ -39,6 +39,7 @@ const (
 	StartFailed                        // it could not be executed: Errno
 	CommandEnded                       // the command ended with Status; Leftovers outlived it
 	TreeGone                           // nothing that the command started is left
+	StillAlive                         // SIGKILL has not ended Leftovers for the margin's time
 	StopRequested                      // somebody sent the guard a stop signal
 )
 
@@ -50,7 +51,7 @@ type Event struct {
 	Errno     syscall.Errno      `json:",omitempty"` // StartFailed
 	Detail    string             `json:",omitempty"` // StartFailed
 	Status    syscall.WaitStatus `json:",omitempty"` // CommandEnded, TreeGone
-	Leftovers []string           `json:",omitempty"` // CommandEnded
+	Leftovers []string           `json:",omitempty"` // CommandEnded, StillAlive
 	Killed    bool               `json:",omitempty"` // TreeGone: SIGKILL was needed
 	Lost      bool               `json:",omitempty"` // TreeGone: the lease had ended
 }
@@ -96,7 +97,8 @@ type guard struct {
 	ended      bool    // the command was reaped
 	killed     bool
 	status     syscall.WaitStatus
-	revive     bool // a broken rule, for the simulation
+	sayAt      Instant // when to say that killing doesn't help; 0 once said
+	revive     bool    // a broken rule, for the simulation
 }
 
 // next is the instant at which tick must be called; 0 if only an input can change anything.
@@ -126,13 +128,16 @@ func (g *guard) tick(now Instant) {
 		g.tree.TermAll()
 	}
 	if g.phase != guardKilling && now >= min(g.kill, g.killAt()) {
-		g.phase = guardKilling
+		g.phase, g.killed, g.sayAt = guardKilling, true, now+margin
 	}
 	if g.phase == guardKilling {
-		g.killed = true
 		g.tree.Kill()
 	}
 	g.reap(now)
+	if g.phase == guardKilling && g.sayAt > 0 && now >= g.sayAt {
+		g.sayAt = 0
+		g.send(Event{Kind: StillAlive, Leftovers: g.tree.Names()})
+	}
 }
 
 func (g *guard) killAt() Instant {

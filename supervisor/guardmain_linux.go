@@ -250,7 +250,7 @@ func (l *guardLoop) handle(kind frameKind, payload []byte) error {
 			return err
 		}
 		l.killAfter, l.stopSignal = l.setup.KillAfter, l.setup.StopSignal
-		l.procs.pgid, l.procs.sameGroup = l.setup.Pgid, l.setup.NewGroup
+		l.procs.keeper, l.procs.pgid, l.procs.sameGroup = l.setup.Keeper, l.setup.Pgid, l.setup.NewGroup
 	case frameDeadlines:
 		term, kill, err := parseDeadlines(payload)
 		if err != nil {
@@ -329,6 +329,7 @@ func mountProc() error {
 // procTree is the tree of real processes.
 type procTree struct {
 	descendants
+	keeper    int // its pid
 	pgid      int
 	sameGroup bool
 	pid       int // of the command; 0 before and after its life
@@ -337,7 +338,7 @@ type procTree struct {
 }
 
 func (t *procTree) Start(c Command) (int, error) {
-	t.cgroup, _ = newCgroup()
+	t.cgroup, _ = newCgroup(t.keeper)
 	var p [2]int
 	if err := unix.Pipe2(p[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
 		return 0, err

@@ -19,7 +19,6 @@ import (
 type GuardOptions struct {
 	KillAfter    time.Duration
 	StopSignal   syscall.Signal
-	Poll         time.Duration
 	PIDNamespace bool // needs CAP_SYS_ADMIN
 }
 
@@ -81,7 +80,7 @@ func StartGuard(o GuardOptions) (Guard, error) {
 		}
 	})
 	g.write(jsonFrame(frameSetup, setup{KillAfter: o.KillAfter, StopSignal: o.StopSignal,
-		Pgid: unix.Getpgrp(), NewGroup: o.PIDNamespace, Poll: o.Poll}))
+		Keeper: os.Getpid(), Pgid: unix.Getpgrp(), NewGroup: o.PIDNamespace}))
 	return g, nil
 }
 
@@ -190,6 +189,7 @@ func (g *guardProcess) Quit() {
 	close(g.sig)
 	g.from.Close()
 	g.wg.Wait()
+	removeCgroups(os.Getpid())
 }
 
 // waitEnd waits up to 500 ms for the guard to close its pipe.

@@ -121,7 +121,19 @@ func (h *holding) extend(kill Instant) {
 		return
 	}
 	h.killAt, h.termAt = kill, kill-h.Dials.KillAfter
-	h.alarm.Set(h.termAt)
+	h.setAlarm()
+}
+
+// setAlarm wakes us when deadlines has the next thing to do.
+func (h *holding) setAlarm() {
+	switch {
+	case !h.dead:
+		h.alarm.Set(h.termAt)
+	case !h.guardDied:
+		h.alarm.Set(h.killAt + enforceAfter)
+	default:
+		h.alarm.Set(h.killAt + h.Dials.Margin())
+	}
 }
 
 // run: the command was asked for; until nothing of it is left.
@@ -214,7 +226,7 @@ func (h *holding) lose(cause error, killAt Instant) {
 		h.cancel() // no renewal may keep a lost session alive
 	}
 	h.killAt = min(h.killAt, killAt)
-	h.alarm.Set(h.killAt + enforceAfter)
+	h.setAlarm()
 	h.guard.Stop(Stop{Signal: h.StopSignal, All: true, KillAt: h.killAt})
 	h.changed("stopping")
 	h.Log.Error().Err(cause).Msgf("the lock is lost: stopping the command, SIGKILL in %s", max(h.killAt-h.Clock.Now(), 0).Round(10*time.Millisecond))
@@ -223,7 +235,7 @@ func (h *holding) lose(cause error, killAt Instant) {
 // enforce kills from the keeper because the guard can't.
 func (h *holding) enforce() {
 	h.guardDied = true
-	h.alarm.Set(h.killAt + h.Dials.Margin())
+	h.setAlarm()
 	h.wg.Go(func() { h.enforced <- h.guard.Enforce(h.giveUp) })
 }
 
@@ -253,6 +265,8 @@ func (h *holding) event(e Event, ok bool) {
 		if e.Lost && !h.dead { // the guard's clock was a moment ahead of ours
 			h.dead, h.cause = true, h.unproven()
 		}
+	case StillAlive:
+		h.Log.Error().Msgf("cannot kill %s (another user's, or in uninterruptible I/O): the lock is not released while it lives", strings.Join(e.Leftovers, ", "))
 	case StopRequested:
 		if !h.stopping {
 			h.stop(Signal{Signal: h.StopSignal})

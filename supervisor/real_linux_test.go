@@ -151,7 +151,7 @@ func startKeeper(t *testing.T, kinds string, edit func(*keeperSpec, *exec.Cmd), 
 	k := &keeper{t: t, load: nasty.New(t), done: make(chan error, 1)}
 	k.dir = folder(k.load.Dir)
 	spec := keeperSpec{Folder: k.load.Dir, Tag: k.load.Tag, Dials: testDials(), Stop: time.Second,
-		Options: GuardOptions{KillAfter: time.Second, StopSignal: syscall.SIGTERM, Poll: time.Second}}
+		Options: GuardOptions{KillAfter: time.Second, StopSignal: syscall.SIGTERM}}
 	spec.Args = k.load.Args(kinds, more...)
 	k.cmd = exec.Command("/proc/self/exe")
 	k.cmd.Stderr = &k.log

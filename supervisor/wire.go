@@ -34,9 +34,9 @@ const maxFrame = 16 << 20
 type setup struct {
 	KillAfter  time.Duration
 	StopSignal syscall.Signal
+	Keeper     int  // the keeper's pid, for names
 	Pgid       int  // the keeper's process group, which the command joins
 	NewGroup   bool // the command stays in the guard's group (in a PID namespace)
-	Poll       time.Duration
 }
 
 var errFrame = errors.New("malformed frame")

@@ -37,6 +37,10 @@ type txnKV struct {
 	Partition string
 }
 
+func (kv *txnKV) op() TxnOp {
+	return TxnOp{kv.Verb, kv.Key, kv.Value, kv.Flags, kv.Index, kv.Session}
+}
+
 func isWriteVerb(verb string) bool {
 	switch verb {
 	case "set", "delete", "delete-cas", "delete-tree", "cas", "lock", "unlock":
@@ -51,33 +55,38 @@ func (m *Model) parseTxn(c *call) bool {
 		c.reject(413, m.tooLarge(len(c.body), "txn_max_req_len"))
 		return false
 	}
-	var in []txnBody
-	if err := decodeStrict(c.body, &in); err != nil {
-		c.reject(400, "Failed to parse body: "+err.Error())
-		return false
+	ops, ok := scanTxn(c.body)
+	if !ok {
+		var in []txnBody
+		if err := decodeStrict(c.body, &in); err != nil {
+			c.reject(400, "Failed to parse body: "+err.Error())
+			return false
+		}
+		ops = ops[:0]
+		for i := range in {
+			switch {
+			case in[i].KV != nil:
+				ops = append(ops, in[i].KV.op())
+			case !in[i].none():
+				c.reject(501, "consulmodel: only KV operations are modelled")
+				return false
+			}
+		}
 	}
 	limit := 128
 	if m.opts.Version == V1_8 {
 		limit = 64
 	}
-	if len(in) > limit {
-		c.reject(413, fmt.Sprintf("Transaction contains too many operations (%d > %d)", len(in), limit))
+	if len(ops) > limit {
+		c.reject(413, fmt.Sprintf("Transaction contains too many operations (%d > %d)", len(ops), limit))
 		return false
 	}
-	c.req.Ops = make([]TxnOp, 0, len(in))
-	for i := range in {
-		kv := in[i].KV
-		if kv == nil && in[i].none() {
-			continue
-		}
-		if kv == nil {
-			c.reject(501, "consulmodel: only KV operations are modelled")
-			return false
-		}
-		if isWriteVerb(kv.Verb) {
+	c.req.Ops = ops
+	for i := range ops {
+		if isWriteVerb(ops[i].Verb) {
 			c.req.Endpoint = TxnWrite
+			break
 		}
-		c.req.Ops = append(c.req.Ops, TxnOp{kv.Verb, kv.Key, kv.Value, kv.Flags, kv.Index, kv.Session})
 	}
 	return true
 }
