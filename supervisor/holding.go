@@ -40,6 +40,7 @@ type holding struct {
 	silent   bool    // the last check brought no proof
 	warned   bool    // one line for each silence
 	renewed  Instant // the last successful renewal was sent
+	retried  Instant // the last renewal in a silence was sent
 	enforced chan bool
 	giveUp   chan struct{}
 }
@@ -312,7 +313,9 @@ func (h *holding) answer(a answer) {
 	h.inflight = false
 	if h.dead && h.broken.revive && a.err == nil && !a.renewal {
 		h.dead, h.cause = false, nil
-		h.proven(h.Clock.Now())
+		now := h.Clock.Now()
+		h.proven(now)
+		h.extend(now + h.Dials.RenewDeadline() + h.Dials.KillAfter)
 	}
 	if h.dead {
 		return
@@ -344,7 +347,8 @@ func (h *holding) answer(a answer) {
 	case a.err == nil:
 		h.request(true, h.Dials.Poll, h.term.Renew)
 		return
-	case now-h.renewed > h.Dials.TTL/2:
+	case now-max(h.renewed, h.retried) > h.Dials.TTL/2:
+		h.retried = now
 		h.request(true, h.Dials.Poll/4, h.term.Renew)
 		return
 	}

@@ -21,7 +21,7 @@ var (
 	simFor   = flag.Duration("sim.for", 3*time.Second, "how long to simulate")
 	simSeed  = flag.Uint64("sim.seed", 0, "simulate this one schedule and print it")
 	simFirst = flag.Uint64("sim.first", 1, "the first seed")
-	simKnobs = flag.Int("sim.knobs", 400, "schedules to try for each broken rule")
+	simKnobs = flag.Int("sim.knobs", 10_000, "schedules to try for each broken rule, at most")
 )
 
 // A fault is one thing that goes wrong in a schedule.
@@ -273,6 +273,7 @@ func (w *world) inject(f fault) {
 		default:
 		}
 	case staleLeader:
+		h = w.holder(h)
 		h.during(f.long, func(req *consulmodel.Request) consulmodel.Plan {
 			switch {
 			case req.Endpoint == consulmodel.SessionRenew:
@@ -284,7 +285,7 @@ func (w *world) inject(f fault) {
 			return consulmodel.Plan{Status: 500, Body: "No cluster leader"}
 		})
 	case ambush:
-		h.ambush(r)
+		w.holder(h).ambush(r)
 	case keyDeleted:
 		w.mu.Lock()
 		w.tokenOnly = true
@@ -351,8 +352,8 @@ func (h *simHost) ambush(r *rand.Rand) {
 		h.during(10*time.Second+time.Duration(r.Int64N(int64(7*time.Second))), func(*consulmodel.Request) consulmodel.Plan { return drop })
 	}
 	onAcquire, stop, hit := r.IntN(2) == 0, r.IntN(2) == 0, false
-	answer := time.Duration(r.Int64N(int64(2 * time.Second)))
-	end := time.Duration(r.Int64N(int64(time.Second)))
+	answer := 2*time.Second - time.Duration(r.Int64N(int64(2*time.Second)))/time.Duration(1+r.IntN(4)) // rather late
+	end := time.Duration(r.Int64N(int64(time.Second))) / time.Duration(1+r.IntN(4))                    // rather soon
 	h.during(longest, func(req *consulmodel.Request) consulmodel.Plan {
 		if hit {
 			return drop
@@ -373,6 +374,18 @@ func (h *simHost) ambush(r *rand.Rand) {
 		}
 		return consulmodel.Plan{AnswerDelay: answer}
 	})
+}
+
+// holder is the host whose child lives, or else the one given.
+func (w *world) holder(otherwise *simHost) *simHost {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range w.children {
+		if !c.gone {
+			return c.host
+		}
+	}
+	return otherwise
 }
 
 // resumeGrace is what a child may run after a resume before the guard has been scheduled
@@ -450,9 +463,21 @@ func TestSimulation(t *testing.T) {
 			}
 		})
 	}
-	wg.Wait()
-	n := next.Load() - *simFirst
-	t.Logf("%d schedules, %d children, %.0f schedules/s, seeds %d to %d", n, children.Load(), float64(n)/time.Since(begin).Seconds(), *simFirst, next.Load()-1)
+	done := make(chan struct{})
+	go func() { wg.Wait(); close(done) }()
+	tell := func() {
+		n := next.Load() - *simFirst
+		t.Logf("%d schedules, %d children, %.0f schedules/s, seeds %d to %d", n, children.Load(), float64(n)/time.Since(begin).Seconds(), *simFirst, next.Load()-1)
+	}
+	for tick := time.Tick(time.Minute); ; { // a long run shows that it gets on
+		select {
+		case <-tick:
+			tell()
+		case <-done:
+			tell()
+			return
+		}
+	}
 }
 
 // TestSimulationHasTeeth switches each safety rule off in turn; a checker that doesn't
