@@ -401,7 +401,7 @@ func (h *holding) signal(s Signal) {
 
 // stop ends the tree in order; the lease is kept all the while.
 func (h *holding) stop(s Signal) {
-	h.stopping = true
+	h.stopping, h.stopped = true, true
 	h.changed("stopping")
 	h.Log.Info().Msgf("stopping the command, SIGKILL in %s", h.StopTimeout)
 	if h.broken.releaseBeforeGone {

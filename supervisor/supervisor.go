@@ -157,7 +157,8 @@ func Run(ctx context.Context, c Config) Outcome {
 
 type supervisor struct {
 	Config
-	guard Guard
+	guard   Guard
+	stopped bool // a stop signal was acted on
 }
 
 func (s *supervisor) changed(state string) {
@@ -356,13 +357,17 @@ func (s *supervisor) release(t Term, r RunResult) {
 	defer wg.Wait()
 	done := make(chan struct{})
 	defer close(done)
-	wg.Go(func() { // a stop signal in here means: don't wait for Consul
+	wg.Go(func() {
+		// The first stop signal may be the one that has ended the command (a terminal sends
+		// it to both); one more means: don't wait for Consul.
+		stopped := s.stopped
 		for {
 			select {
 			case sig := <-s.Signals:
-				if endsContender(sig.Signal) {
+				if stopped && endsContender(sig.Signal) {
 					cancel()
 				}
+				stopped = stopped || endsContender(sig.Signal)
 			case <-done:
 				return
 			}

@@ -323,6 +323,26 @@ func TestOrderlyStop(t *testing.T) {
 	})
 }
 
+// Ctrl-C reaches the command and onlyone at once. When the command is gone before onlyone
+// looks at its own copy, that one must not cut the release short: the next host would wait
+// for the session to end. (Seen in a terminal: "cannot release the lock: context canceled".)
+func TestSignalThatEndedTheCommandDoesNotCutTheRelease(t *testing.T) {
+	w := scene(t, 2, childLife{runs: 5 * time.Second}, func(w *world) {
+		h := w.hosts[0]
+		at(4500 * time.Millisecond)
+		h.net.SetFaults(func(*consulmodel.Request) consulmodel.Plan {
+			return consulmodel.Plan{AnswerDelay: 20 * time.Millisecond}
+		})
+		at(510 * time.Millisecond) // the child has ended at 5 s: the release is under way
+		h.signals <- Signal{Signal: syscall.SIGINT, FromTerminal: true}
+		at(time.Second)
+	})
+	w.wantLife(t, 0, 0, 5*time.Second)
+	if n := len(w.model.Sessions()); n != 0 {
+		t.Errorf("%d sessions are left", n)
+	}
+}
+
 // An acquire whose answer is older than a poll is proven again before the start, and one
 // whose keeper slept over it never starts anything.
 func TestLateAcquire(t *testing.T) {
