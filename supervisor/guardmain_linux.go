@@ -88,9 +88,7 @@ func newGuardLoop(in, out int, release func(context.Context, []byte) error) (*gu
 	l.procs = &procTree{statusFd: -1}
 	l.tree, l.send = l.procs, l.sendEvent
 	l.watchSignals()
-	// Page faults of a guard that was swapped out are late kills. MCL_ONFAULT: without it
-	// the whole address space of a Go program would be made resident (80 MB).
-	_ = unix.Mlockall(unix.MCL_CURRENT | unix.MCL_FUTURE | unix.MCL_ONFAULT)
+	lockMemory()
 	l.sendEvent(Event{Kind: GuardReady})
 	return l, nil
 }
@@ -315,6 +313,27 @@ func beRealtime() {
 		Flags: unix.SCHED_FLAG_RESET_ON_FORK, Priority: 1}, 0)
 }
 
+// lockMemory keeps the guard's pages in memory, where that is allowed without a limit: page
+// faults of a guard that was swapped out are late kills. MCL_ONFAULT: without it the whole
+// address space of a Go program would be made resident (80 MB). Under a limit
+// (RLIMIT_MEMLOCK) it isn't tried: a later mapping would fail, and with it the guard.
+func lockMemory() {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil {
+		return
+	}
+	if limit.Cur == unix.RLIM_INFINITY || capable(unix.CAP_IPC_LOCK) {
+		_ = unix.Mlockall(unix.MCL_CURRENT | unix.MCL_FUTURE | unix.MCL_ONFAULT)
+	}
+}
+
+// capable reports whether this process has the capability (one of the first 32).
+func capable(c uint) bool {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	return unix.Capget(&header, &data[0]) == nil && data[0].Effective&(1<<c) != 0
+}
+
 // mountProc gives a guard in its own PID namespace a /proc of that namespace.
 func mountProc() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
@@ -347,7 +366,7 @@ func (t *procTree) Start(c Command) (int, error) {
 	if t.cgroup != nil {
 		dir = t.cgroup.dir
 	}
-	argv := append([]string{shimName, strconv.Itoa(p[1]), dir, c.Path}, c.Args...)
+	argv := append([]string{shimName, strconv.Itoa(p[1]), dir, strconv.Itoa(t.keeper), c.Path}, c.Args...)
 	// The shim's end keeps its number and loses CLOEXEC for this one exec; this process
 	// forks nothing else.
 	_, _ = unix.FcntlInt(uintptr(p[1]), unix.F_SETFD, 0)

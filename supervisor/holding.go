@@ -98,6 +98,8 @@ func (h *holding) arm() error {
 		}
 		if err != nil {
 			sent = h.term.Sent()
+			pause := time.NewTimer(h.Dials.Poll/40 + h.Jitter(h.Dials.Poll/8))
+			<-pause.C
 		}
 	}
 	term := sent + h.Dials.RenewDeadline()

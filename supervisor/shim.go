@@ -4,20 +4,19 @@ import (
 	"encoding/binary"
 	"os"
 	"strconv"
-	"strings"
 	"syscall"
 )
 
 // shimName is argv[0] of the exec shim: the same binary, between the guard and the
 // command, which enters the command's cgroup and then executes it (the pid stays).
 //
-//	argv: shimName STATUS-FD CGROUP-DIR PATH ARG0 ARG...
+//	argv: shimName STATUS-FD CGROUP-DIR KEEPER-PID PATH ARG0 ARG...
 //
 // A failure is written to STATUS-FD as four bytes (errno); it is closed by a successful exec.
 const shimName = "onlyone-exec"
 
 // IsShim reports whether this process was started as the exec shim.
-func IsShim(args []string) bool { return len(args) >= 5 && args[0] == shimName }
+func IsShim(args []string) bool { return len(args) >= 6 && args[0] == shimName }
 
 // ShimMain is the shim's whole life; it returns only if the command can't be executed.
 func ShimMain(args []string) int {
@@ -33,12 +32,13 @@ func ShimMain(args []string) int {
 	}
 	env := os.Environ()
 	for i, kv := range env {
-		// Socket activation: the descriptors are passed on, so the pid must be the command's.
-		if strings.HasPrefix(kv, "LISTEN_PID=") {
+		// Socket activation of the keeper: the descriptors are passed on, so the pid must be
+		// the command's. Anybody else's stays as it is.
+		if kv == "LISTEN_PID="+args[3] {
 			env[i] = "LISTEN_PID=" + strconv.Itoa(os.Getpid())
 		}
 	}
-	err = syscall.Exec(args[3], args[4:], env)
+	err = syscall.Exec(args[4], args[5:], env)
 	errno, _ := err.(syscall.Errno)
 	var b [4]byte
 	binary.LittleEndian.PutUint32(b[:], uint32(errno))
