@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	}
 	flag.Parse()
 	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
-		_ = flag.Set("test.parallel", "8") // they wait, they don't compute
+		_ = flag.Set("test.parallel", "16") // they wait, they don't compute
 	}
 	code := m.Run()
 	nasty.Remove()
@@ -56,9 +56,9 @@ type keeperSpec struct {
 	Stop    time.Duration
 }
 
-// testDials make D = 3.88 s, so that a table of hostile cases takes seconds.
+// testDials make D = 2.42 s, so that a table of hostile cases takes seconds.
 func testDials() Dials {
-	return Dials{Lease: 6 * time.Second, KillAfter: time.Second, TTL: 10 * time.Second, Poll: 500 * time.Millisecond}
+	return Dials{Lease: 4 * time.Second, KillAfter: 500 * time.Millisecond, TTL: 10 * time.Second, Poll: 400 * time.Millisecond}
 }
 
 // folder is a lock that is held until the file "silent" exists.
@@ -151,7 +151,7 @@ func startKeeper(t *testing.T, kinds string, edit func(*keeperSpec, *exec.Cmd), 
 	k := &keeper{t: t, load: nasty.New(t), done: make(chan error, 1)}
 	k.dir = folder(k.load.Dir)
 	spec := keeperSpec{Folder: k.load.Dir, Tag: k.load.Tag, Dials: testDials(), Stop: time.Second,
-		Options: GuardOptions{KillAfter: time.Second, StopSignal: syscall.SIGTERM}}
+		Options: GuardOptions{KillAfter: testDials().KillAfter, StopSignal: syscall.SIGTERM}}
 	spec.Args = k.load.Args(kinds, more...)
 	k.cmd = exec.Command("/proc/self/exe")
 	k.cmd.Stderr = &k.log
@@ -381,7 +381,7 @@ func TestExitStatuses(t *testing.T) {
 	run := func(script string) syscall.WaitStatus {
 		dir := t.TempDir()
 		spec := keeperSpec{Folder: dir, Args: []string{"/bin/sh", "-c", script}, Dials: testDials(), Stop: time.Second,
-			Options: GuardOptions{KillAfter: time.Second, StopSignal: syscall.SIGTERM}}
+			Options: GuardOptions{KillAfter: testDials().KillAfter, StopSignal: syscall.SIGTERM}}
 		b, _ := json.Marshal(spec)
 		cmd := exec.Command("/proc/self/exe")
 		cmd.Env = append(os.Environ(), keeperEnv+"="+string(b))

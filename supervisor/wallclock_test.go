@@ -1,0 +1,56 @@
+package supervisor
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"strings"
+	"testing"
+)
+
+// Wall-clock jumps change nothing, because nothing that decides reads that clock: the
+// lease and the guard know only the boot clock. This holds the places that may.
+func TestLeaseDoesNotReadTheWallClock(t *testing.T) {
+	allowed := map[string]string{
+		"hold":      "the record's start time",
+		"runResult": "the record's end time",
+		"newCgroup": "a name",
+		"write":     "a limit for a pipe (monotonic)",
+	}
+	set := token.NewFileSet()
+	pkgs, err := parser.ParseDir(set, ".", func(f fs.FileInfo) bool { return !strings.HasSuffix(f.Name(), "_test.go") }, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	for _, file := range pkgs["supervisor"].Files {
+		for _, d := range file.Decls {
+			f, ok := d.(*ast.FuncDecl)
+			if !ok {
+				continue
+			}
+			ast.Inspect(f, func(n ast.Node) bool {
+				sel, ok := n.(*ast.SelectorExpr)
+				if !ok {
+					return true
+				}
+				pkg, ok := sel.X.(*ast.Ident)
+				if !ok || pkg.Name != "time" {
+					return true
+				}
+				switch sel.Sel.Name {
+				case "Now", "Since", "Until", "AfterFunc":
+					seen++
+					if _, ok := allowed[f.Name.Name]; !ok && !(sel.Sel.Name == "AfterFunc" && f.Name.Name == "Quit") {
+						t.Errorf("%s: %s reads the wall clock (time.%s)", set.Position(n.Pos()), f.Name.Name, sel.Sel.Name)
+					}
+				}
+				return true
+			})
+		}
+	}
+	if seen == 0 {
+		t.Error("no use of the clock was found: this test looks in the wrong place")
+	}
+}
