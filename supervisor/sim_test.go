@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -79,6 +80,17 @@ const (
 	longest   = 45 * time.Second // that one fault lasts
 	calm      = 70 * time.Second // more than 2 x TTL + lease + what is left of a stop
 )
+
+func (s schedule) String() string {
+	var b strings.Builder
+	for i, l := range s.lives {
+		fmt.Fprintf(&b, "  h%d: %+v\n", i+1, l)
+	}
+	for _, f := range s.faults {
+		fmt.Fprintf(&b, "  %s\n", f)
+	}
+	return b.String()
+}
 
 func newSchedule(seed uint64) schedule {
 	r := rand.New(rand.NewPCG(seed, 0xfa17))
@@ -412,34 +424,63 @@ func (h *simHost) suspend(long time.Duration) {
 	h.guards.open()
 }
 
-// simulate plays one seed in a bubble.
-func simulate(t *testing.T, seed uint64, broken brokenRules, ttlAsLease, quiet bool) (w *world) {
+// rules are what a simulation switches off; the zero value is the program as it is.
+type rules struct {
+	broken     brokenRules
+	ttlAsLease bool
+}
+
+// simulate plays a schedule in a bubble.
+func simulate(t *testing.T, s schedule, r rules, quiet bool) (w *world) {
 	synctest.Test(t, func(t *testing.T) {
-		w = newSchedule(seed).run(broken, ttlAsLease, quiet)
+		w = s.run(r.broken, r.ttlAsLease, quiet)
 	})
 	return w
 }
 
-// report prints a failing schedule whole.
-func report(t *testing.T, seed uint64) {
-	s := newSchedule(seed)
-	w := simulate(t, seed, brokenRules{}, false, false)
-	var b strings.Builder
-	for _, f := range s.faults {
-		fmt.Fprintln(&b, f)
+// shrink takes away faults, and makes the rest shorter, as long as the promise stays broken.
+func shrink(t *testing.T, s schedule, r rules) schedule {
+	breaks := func(c schedule) bool { return len(simulate(t, c, r, true).violations) > 0 }
+	for again := true; again; {
+		again = false
+		for i := 0; i < len(s.faults); i++ {
+			c := s
+			c.faults = slices.Delete(slices.Clone(s.faults), i, i+1)
+			if breaks(c) {
+				s, again = c, true
+				i--
+			}
+		}
 	}
-	t.Errorf("seed %d breaks the promise (again: go test ./supervisor -run TestSimulation -sim.seed %d)\nfaults:\n%strace:\n%s\nviolations:\n%s",
-		seed, seed, b.String(), strings.Join(w.trace, "\n"), strings.Join(w.violations, "\n"))
+	for i := range s.faults {
+		for s.faults[i].long > time.Second {
+			c := s
+			c.faults = slices.Clone(s.faults)
+			c.faults[i].long /= 2
+			if !breaks(c) {
+				break
+			}
+			s = c
+		}
+	}
+	return s
+}
+
+// report prints a failing schedule, shrunk.
+func report(t *testing.T, seed uint64) {
+	s := shrink(t, newSchedule(seed), rules{})
+	w := simulate(t, s, rules{}, false)
+	t.Errorf("seed %d breaks the promise (all of it: go test ./supervisor -run TestSimulation$ -sim.seed %d)\nfaults:\n%s\ntrace:\n%s\nviolations:\n%s",
+		seed, seed, s, strings.Join(w.trace, "\n"), strings.Join(w.violations, "\n"))
 }
 
 // TestSimulation plays schedules of faults over the real supervisor, guard and session
 // code for -sim.for, and checks the promise in each.
 func TestSimulation(t *testing.T) {
 	if *simSeed != 0 {
-		w := simulate(t, *simSeed, brokenRules{}, false, false)
-		for _, f := range newSchedule(*simSeed).faults {
-			t.Log(f)
-		}
+		s := newSchedule(*simSeed)
+		w := simulate(t, s, rules{}, false)
+		t.Logf("faults:\n%s", s)
 		t.Log(strings.Join(w.trace, "\n"))
 		if len(w.violations) > 0 {
 			t.Error(strings.Join(w.violations, "\n"))
@@ -455,7 +496,7 @@ func TestSimulation(t *testing.T) {
 		wg.Go(func() {
 			for time.Since(begin) < *simFor && !t.Failed() {
 				seed := next.Add(1) - 1
-				w := simulate(t, seed, brokenRules{}, false, true)
+				w := simulate(t, newSchedule(seed), rules{}, true)
 				children.Add(uint64(len(w.children)))
 				if len(w.violations) > 0 {
 					report(t, seed)
@@ -480,6 +521,24 @@ func TestSimulation(t *testing.T) {
 	}
 }
 
+// TestShrink: a failing schedule is cut down to what makes it fail.
+func TestShrink(t *testing.T) {
+	r := rules{broken: brokenRules{trustRenewal: true}}
+	for seed := uint64(1); seed <= 2000; seed++ {
+		s := newSchedule(seed)
+		if len(s.faults) < 4 || len(simulate(t, s, r, true).violations) == 0 {
+			continue
+		}
+		small := shrink(t, s, r)
+		if len(small.faults) >= len(s.faults) || len(simulate(t, small, r, true).violations) == 0 {
+			t.Errorf("%d faults were shrunk to %d", len(s.faults), len(small.faults))
+		}
+		t.Logf("seed %d: %d faults shrunk to\n%s", seed, len(s.faults), small)
+		return
+	}
+	t.Error("no failing schedule was found to shrink")
+}
+
 // TestSimulationHasTeeth switches each safety rule off in turn; a checker that doesn't
 // notice is worth nothing.
 func TestSimulationHasTeeth(t *testing.T) {
@@ -498,7 +557,7 @@ func TestSimulationHasTeeth(t *testing.T) {
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			for seed := uint64(1); seed <= uint64(*simKnobs); seed++ {
-				if w := simulate(t, seed, k.broken, k.ttl, true); len(w.violations) > 0 {
+				if w := simulate(t, newSchedule(seed), rules{k.broken, k.ttl}, true); len(w.violations) > 0 {
 					t.Logf("caught by schedule %d: %s", seed, w.violations[0])
 					return
 				}
