@@ -86,7 +86,9 @@ func newAPI(c ClientConfig) (*api.Client, *transport, error) {
 		}
 		t.endpoints = append(t.endpoints, e)
 	}
-	t.token.set(c, conf)
+	if err := t.token.set(c, conf); err != nil {
+		return nil, nil, err
+	}
 	// The transport below adds address and token; the library's own are switched off.
 	conf.Address, conf.Scheme, conf.Token, conf.TokenFile = "consul.invalid", "http", "", ""
 	conf.HttpClient = &http.Client{Transport: t}
@@ -242,7 +244,7 @@ type tokenSource struct {
 	value string
 }
 
-func (s *tokenSource) set(c ClientConfig, env *api.Config) {
+func (s *tokenSource) set(c ClientConfig, env *api.Config) error {
 	switch {
 	case c.TokenFile != "":
 		s.file = c.TokenFile
@@ -253,6 +255,14 @@ func (s *tokenSource) set(c ClientConfig, env *api.Config) {
 	default:
 		s.value = env.Token
 	}
+	if s.file == "" {
+		return nil
+	}
+	if _, err := os.ReadFile(s.file); err != nil {
+		// Later it may be missing for a moment; at the start that is a wrong setting.
+		return &ConfigError{fmt.Sprintf("cannot read the token file: %v", err)}
+	}
+	return nil
 }
 
 // get returns the token, read again if its file has changed. A file that can't be read

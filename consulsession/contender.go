@@ -156,7 +156,9 @@ func (c *Contender) contend(ctx context.Context, ready func([]byte) error) (t *T
 			}
 		}
 		fresh = false
-		if v.lock != nil && v.lock.Flags != api.LockFlagValue {
+		// Only of a free key: while it is held, somebody's plain write takes the flags away, and
+		// the holder's release puts them back.
+		if v.free() && v.lock != nil && v.lock.Flags != api.LockFlagValue {
 			return nil, &ForeignKeyError{c.lockKey(), v.lock.Flags}
 		}
 		ahead := v.ahead(session)

@@ -127,9 +127,7 @@ func TestQueueOrderAndCost(t *testing.T) {
 // A contender that waits asks little and keeps its session.
 func TestIdleContenderIsQuiet(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *consulmodel.Model) {
-		s := m.CreateSession(24*time.Hour, 0)
-		m.Acquire(testLock, s, "somebody")
-		// The flags of a lock: the model's Acquire sets none.
+		m.PutKey(testLock, "an operator's note") // without the flags of a lock
 		ctx, cancel := context.WithCancel(t.Context())
 		rt := m.Transport(nil)
 		done := make(chan error)
@@ -160,7 +158,6 @@ func TestIdleContenderIsQuiet(t *testing.T) {
 		if err := holder.Release(context.Background(), Ended{}); err != nil {
 			t.Error(err)
 		}
-		m.DestroySession(s)
 		wantNothingLeft(t, m)
 	})
 }

@@ -171,14 +171,17 @@ func (c *Contender) unlock(ctx context.Context, ops api.TxnOps, session string, 
 			break
 		}
 	}
+	// With the unlock carried out, the destruction arms no lock-delay for the next. Without an
+	// answer it is tried all the same: the session must not be used again, and a lock-delay
+	// from now is shorter than one from the end of its TTL.
+	dctx, done := context.WithTimeout(context.WithoutCancel(ctx), c.Poll/4)
+	defer done()
+	_, derr := c.api.Session().Destroy(session, (&api.WriteOptions{}).WithContext(dctx))
+	if derr != nil {
+		c.Log.Debug().Err(cause(derr)).Msg("cannot destroy the session; it ends by itself")
+	}
 	if _, ok := errors.AsType[*refused](err); err != nil && !ok {
 		return cause(err)
-	}
-	// The unlock is carried out, so the destruction arms no lock-delay for the next.
-	dctx, done := context.WithTimeout(ctx, c.Poll)
-	defer done()
-	if _, err := c.api.Session().Destroy(session, (&api.WriteOptions{}).WithContext(dctx)); err != nil {
-		c.Log.Debug().Err(cause(err)).Msg("cannot destroy the session; it ends by itself")
 	}
 	return nil
 }

@@ -57,6 +57,9 @@ type guardLoop struct {
 	release func(context.Context, []byte) error
 	eof     bool
 	quit    bool
+
+	nice     int  // of the thread before it became a real-time one
+	ordinary bool // it isn't one any more
 }
 
 func newGuardLoop(in, out int, release func(context.Context, []byte) error) (*guardLoop, error) {
@@ -87,6 +90,7 @@ func newGuardLoop(in, out int, release func(context.Context, []byte) error) (*gu
 		stopSig: make(chan struct{}, 1), release: release}
 	l.procs = &procTree{statusFd: -1}
 	l.tree, l.send = l.procs, l.sendEvent
+	l.procs.beforeEnd = l.execStatus
 	l.watchSignals()
 	lockMemory()
 	l.sendEvent(Event{Kind: GuardReady})
@@ -122,9 +126,9 @@ func (l *guardLoop) watchSignals() {
 	}()
 }
 
-// killPause is the time between two passes of a kill that isn't finished: as short as
-// what a killed process needs to be gone.
-const killPause = 2 * time.Millisecond
+// killPause is the longest time between two passes of a kill that isn't finished. The
+// death of a direct child wakes the guard at once; this is for what makes no such noise.
+const killPause = 10 * time.Millisecond
 
 func (l *guardLoop) run() int {
 	for !l.done() {
@@ -145,6 +149,12 @@ func (l *guardLoop) run() int {
 		}
 		// The clock first: after a suspend nothing else may be believed or done before.
 		l.tick(bootNow())
+		if l.phase == guardKilling && !l.ordinary {
+			// SIGKILL is sent. What dies needs the processor now, and on a host that lost Consul
+			// there may be many guards: as real-time tasks they would starve the dying.
+			beOrdinary(l.nice)
+			l.ordinary = true
+		}
 		var drain [8]byte
 		_, _ = unix.Read(l.timer, drain[:])
 		_, _ = unix.Read(l.child, drain[:])
@@ -302,6 +312,7 @@ func (l *guardLoop) execStatus() {
 		return // the shim ends now; TreeGone follows
 	}
 	l.sendEvent(Event{Kind: Started, Pid: l.procs.pid})
+	l.nice = niceness()
 	beRealtime()
 }
 
@@ -311,6 +322,19 @@ func (l *guardLoop) execStatus() {
 func beRealtime() {
 	_ = unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO,
 		Flags: unix.SCHED_FLAG_RESET_ON_FORK, Priority: 1}, 0)
+}
+
+// niceness of this thread, -20 to 19.
+func niceness() int {
+	n, err := unix.Getpriority(unix.PRIO_PROCESS, 0)
+	if err != nil {
+		return 0
+	}
+	return 20 - n // the system call returns 1 to 40
+}
+
+func beOrdinary(nice int) {
+	_ = unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_NORMAL, Nice: int32(nice)}, 0)
 }
 
 // lockMemory keeps the guard's pages in memory, where that is allowed without a limit: page
@@ -351,8 +375,9 @@ type procTree struct {
 	keeper    int // its pid
 	pgid      int
 	sameGroup bool
-	pid       int // of the command; 0 before and after its life
-	statusFd  int // of the exec shim, or -1
+	pid       int    // of the command; 0 before and after its life
+	statusFd  int    // of the exec shim, or -1
+	beforeEnd func() // the command has ended: what the shim had to say comes first
 	passes    int
 }
 
@@ -395,12 +420,13 @@ func (t *procTree) Signal(sig syscall.Signal) {
 
 func (t *procTree) TermAll()        { t.termAll(t.pid) }
 func (t *procTree) Names() []string { return t.names() }
-func (t *procTree) Kill()           { t.passes++; t.killPass() }
+func (t *procTree) Kill()           { t.passes++; t.killPass(t.passes%16 == 1) }
 
 func (t *procTree) Reap() (*syscall.WaitStatus, bool) {
 	var status *syscall.WaitStatus
 	empty := t.reapPass(func(pid int, s syscall.WaitStatus) {
 		if pid == t.pid {
+			t.beforeEnd()
 			status, t.pid = &s, 0
 		}
 	})
@@ -413,7 +439,7 @@ func (t *procTree) Reap() (*syscall.WaitStatus, bool) {
 // pause is how long to wait for the next pass, in ms for poll(2): what can't be killed
 // (uninterruptible, or not ours to kill) is asked less and less often.
 func (t *procTree) pause() int {
-	if t.passes > 500 {
+	if t.passes > 200 {
 		return 100
 	}
 	return int(killPause / time.Millisecond)

@@ -157,7 +157,7 @@ func (g *guardProcess) Enforce(giveUp <-chan struct{}) bool {
 	tick := time.NewTicker(killPause)
 	defer tick.Stop()
 	for {
-		g.tree.killPass()
+		g.tree.killPass(true)
 		if g.tree.reapPass(func(int, syscall.WaitStatus) {}) {
 			return true
 		}

@@ -22,6 +22,7 @@ type holding struct {
 	alarm Alarm
 
 	termAt, killAt Instant // acknowledged by the guard; 0 before
+	endAt          Instant // when the tree must be gone: killAt of the lease + margin
 	dead           bool    // the lease is over: nothing extends it any more
 	cause          error   // why the tree is being ended by us; nil if it isn't
 	stopping       bool    // an orderly stop was asked for
@@ -123,7 +124,7 @@ func (h *holding) extend(kill Instant) {
 	if h.dead || kill <= h.killAt {
 		return
 	}
-	h.killAt, h.termAt = kill, kill-h.Dials.KillAfter
+	h.killAt, h.termAt, h.endAt = kill, kill-h.Dials.KillAfter, kill+margin
 	h.setAlarm()
 }
 
@@ -135,7 +136,7 @@ func (h *holding) setAlarm() {
 	case !h.guardDied:
 		h.alarm.Set(h.killAt + enforceAfter)
 	default:
-		h.alarm.Set(h.killAt + h.Dials.Margin())
+		h.alarm.Set(h.endAt)
 	}
 }
 
@@ -203,7 +204,7 @@ func (h *holding) deadlines(now Instant) (Outcome, bool) {
 		h.Log.Error().Msg("the guard did not act in time: killing everything from here")
 		h.enforce()
 	}
-	if h.dead && now >= h.killAt+h.Dials.Margin() {
+	if h.dead && now >= h.endAt {
 		close(h.giveUp)
 		if h.guardDied && <-h.enforced {
 			h.gone = true

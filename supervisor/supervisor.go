@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -311,7 +312,7 @@ func (s *supervisor) hold(t Term) Outcome {
 	}
 	started := time.Now()
 	cmd := s.Command
-	cmd.Env = append(cmd.Env[:len(cmd.Env):len(cmd.Env)], t.Env()...)
+	cmd.Env = withEnv(cmd.Env, t.Env())
 	s.guard.Start(cmd)
 	s.changed("running")
 	out := h.run()
@@ -323,6 +324,23 @@ func (s *supervisor) hold(t Term) Outcome {
 	}
 	s.quitGuard()
 	return out
+}
+
+// withEnv is env with the variables of set in the place of its own: with two of a name
+// (onlyone inside onlyone), programs differ in which one they see.
+func withEnv(env, set []string) []string {
+	name := func(kv string) string { n, _, _ := strings.Cut(kv, "="); return n }
+	ours := map[string]bool{}
+	for _, kv := range set {
+		ours[name(kv)] = true
+	}
+	out := make([]string, 0, len(env)+len(set))
+	for _, kv := range env {
+		if !ours[name(kv)] {
+			out = append(out, kv)
+		}
+	}
+	return append(out, set...)
 }
 
 // giveUp releases a term whose command never started.

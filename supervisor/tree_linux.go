@@ -27,9 +27,9 @@ type descendants struct {
 	except map[int]bool // children that were there before us (the keeper was exec'ed over a shell)
 }
 
-// killPass sends SIGKILL to all that it reaches in one pass.
-func (d *descendants) killPass() {
-	if d.cgroup != nil {
+// killPass sends SIGKILL to all that it reaches in one pass; whole: through the cgroup, too.
+func (d *descendants) killPass(whole bool) {
+	if whole && d.cgroup != nil {
 		d.cgroup.kill()
 	}
 	for _, pid := range childrenOf(os.Getpid()) {
