@@ -229,6 +229,10 @@ func (r *runner) exit(out supervisor.Outcome, c *consulsession.Contender) error 
 	case supervisor.NotStarted:
 		return notExecutable(r.path, out.Errno, out.Err)
 	case supervisor.Lost:
+		if out.LateBy > 0 {
+			return &exitError{code: exitLostAlive, what: fmt.Errorf("the lock was lost and the command stopped, but up to %s after its lease: %w", out.LateBy.Round(time.Millisecond), out.Err),
+				hint: "another copy may have run beside it; was this host stopped or starved?"}
+		}
 		return &exitError{code: exitLost, what: fmt.Errorf("the lock was lost and the command stopped: %w", out.Err)}
 	case supervisor.LostAlive:
 		return &exitError{code: exitLostAlive, what: fmt.Errorf("the lock was lost and the command is NOT known to be dead: %w", out.Err),

@@ -54,6 +54,7 @@ type Event struct {
 	Leftovers []string           `json:",omitempty"` // CommandEnded, StillAlive
 	Killed    bool               `json:",omitempty"` // TreeGone: SIGKILL was needed
 	Lost      bool               `json:",omitempty"` // TreeGone: the lease had ended
+	At        Instant            `json:",omitempty"` // TreeGone: when that was seen
 }
 
 // Stop asks the guard to end the tree.
@@ -165,7 +166,7 @@ func (g *guard) reap(now Instant) {
 	}
 	if empty && g.ended {
 		g.phase = guardGone
-		g.send(Event{Kind: TreeGone, Status: g.status, Killed: g.killed, Lost: g.lost})
+		g.send(Event{Kind: TreeGone, Status: g.status, Killed: g.killed, Lost: g.lost, At: now})
 	}
 }
 

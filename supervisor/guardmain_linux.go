@@ -57,9 +57,6 @@ type guardLoop struct {
 	release func(context.Context, []byte) error
 	eof     bool
 	quit    bool
-
-	nice     int  // of the thread before it became a real-time one
-	ordinary bool // it isn't one any more
 }
 
 func newGuardLoop(in, out int, release func(context.Context, []byte) error) (*guardLoop, error) {
@@ -144,17 +141,14 @@ func (l *guardLoop) run() int {
 			wait = l.procs.pause()
 		}
 		_ = setTimerfd(l.timer, l.next())
+		if l.phase == guardRunning || l.phase == guardStopping {
+			l.procs.realtime(true)
+		}
 		if _, err := unix.Poll(fds, wait); err != nil && err != unix.EINTR {
 			return 70
 		}
 		// The clock first: after a suspend nothing else may be believed or done before.
 		l.tick(bootNow())
-		if l.phase == guardKilling && !l.ordinary {
-			// SIGKILL is sent. What dies needs the processor now, and on a host that lost Consul
-			// there may be many guards: as real-time tasks they would starve the dying.
-			beOrdinary(l.nice)
-			l.ordinary = true
-		}
 		var drain [8]byte
 		_, _ = unix.Read(l.timer, drain[:])
 		_, _ = unix.Read(l.child, drain[:])
@@ -312,16 +306,25 @@ func (l *guardLoop) execStatus() {
 		return // the shim ends now; TreeGone follows
 	}
 	l.sendEvent(Event{Kind: Started, Pid: l.procs.pid})
-	l.nice = niceness()
-	beRealtime()
 }
 
-// beRealtime asks for SCHED_FIFO 1 on this thread: without it a machine full of nice -20
-// work delays a kill by up to 0.4 s. Only after the fork: the reset that keeps it from
-// the command's processes would also reset their niceness.
-func beRealtime() {
-	_ = unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO,
-		Flags: unix.SCHED_FLAG_RESET_ON_FORK, Priority: 1}, 0)
+// realtime asks for SCHED_FIFO 1 for this thread, or gives it back. It is for the wait
+// before a kill and for the kill itself: without it a machine full of nice -20 work delays
+// that by up to 0.4 s. Never for looking at processes or reaping them: there the kernel may
+// wait for a dying task by spinning (shrink_dcache_parent), and a real-time spinner on its
+// processor lets it finish only when real-time throttling sets in, a second later. Only
+// after the fork: the reset that keeps it from the command would also reset its niceness.
+func (t *procTree) realtime(on bool) {
+	if on == t.isRealtime || t.statusFd >= 0 || t.pid == 0 && on {
+		return
+	}
+	attr := unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Flags: unix.SCHED_FLAG_RESET_ON_FORK, Priority: 1}
+	if on {
+		t.nice = niceness()
+	} else {
+		attr = unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_NORMAL, Flags: unix.SCHED_FLAG_RESET_ON_FORK, Nice: int32(t.nice)}
+	}
+	t.isRealtime = unix.SchedSetAttr(0, &attr, 0) == nil && on
 }
 
 // niceness of this thread, -20 to 19.
@@ -331,10 +334,6 @@ func niceness() int {
 		return 0
 	}
 	return 20 - n // the system call returns 1 to 40
-}
-
-func beOrdinary(nice int) {
-	_ = unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_NORMAL, Nice: int32(nice)}, 0)
 }
 
 // lockMemory keeps the guard's pages in memory, where that is allowed without a limit: page
@@ -379,6 +378,9 @@ type procTree struct {
 	statusFd  int    // of the exec shim, or -1
 	beforeEnd func() // the command has ended: what the shim had to say comes first
 	passes    int
+
+	isRealtime bool
+	nice       int // of the thread when it isn't a real-time one
 }
 
 func (t *procTree) Start(c Command) (int, error) {
@@ -418,11 +420,12 @@ func (t *procTree) Signal(sig syscall.Signal) {
 	}
 }
 
-func (t *procTree) TermAll()        { t.termAll(t.pid) }
-func (t *procTree) Names() []string { return t.names() }
+func (t *procTree) TermAll()        { t.realtime(false); t.termAll(t.pid) }
+func (t *procTree) Names() []string { t.realtime(false); return t.names() }
 func (t *procTree) Kill()           { t.passes++; t.killPass(t.passes%16 == 1) }
 
 func (t *procTree) Reap() (*syscall.WaitStatus, bool) {
+	t.realtime(false)
 	var status *syscall.WaitStatus
 	empty := t.reapPass(func(pid int, s syscall.WaitStatus) {
 		if pid == t.pid {

@@ -23,6 +23,8 @@ type holding struct {
 
 	termAt, killAt Instant // acknowledged by the guard; 0 before
 	endAt          Instant // when the tree must be gone: killAt of the lease + margin
+	giveUpAt       Instant // when to say that it isn't: endAt, or the margin after we began to kill
+	lateBy         time.Duration
 	dead           bool    // the lease is over: nothing extends it any more
 	cause          error   // why the tree is being ended by us; nil if it isn't
 	stopping       bool    // an orderly stop was asked for
@@ -125,6 +127,7 @@ func (h *holding) extend(kill Instant) {
 		return
 	}
 	h.killAt, h.termAt, h.endAt = kill, kill-h.Dials.KillAfter, kill+margin
+	h.giveUpAt = h.endAt
 	h.setAlarm()
 }
 
@@ -136,7 +139,7 @@ func (h *holding) setAlarm() {
 	case !h.guardDied:
 		h.alarm.Set(h.killAt + enforceAfter)
 	default:
-		h.alarm.Set(h.endAt)
+		h.alarm.Set(h.giveUpAt)
 	}
 }
 
@@ -178,7 +181,7 @@ func (h *holding) run() Outcome {
 			h.signal(sig)
 		case empty := <-h.enforced:
 			if empty {
-				h.gone = true
+				h.killedHere()
 			}
 		}
 		if h.gone {
@@ -200,19 +203,46 @@ func (h *holding) deadlines(now Instant) (Outcome, bool) {
 	if !h.dead && now >= h.termAt {
 		h.lose(h.unproven(), h.killAt)
 	}
-	if h.dead && now >= h.killAt+enforceAfter && !h.guardDied {
+	if h.dead && now >= h.killAt+enforceAfter && !h.guardDied && !h.heard() {
 		h.Log.Error().Msg("the guard did not act in time: killing everything from here")
 		h.enforce()
 	}
-	if h.dead && now >= h.endAt {
+	if h.dead && now >= h.giveUpAt && !h.gone {
 		close(h.giveUp)
 		if h.guardDied && <-h.enforced {
-			h.gone = true
+			h.killedHere()
 			return h.outcome(), true
 		}
 		return Outcome{Kind: LostAlive, Err: h.cause}, true
 	}
+	if h.gone {
+		return h.outcome(), true
+	}
 	return Outcome{}, false
+}
+
+// heard takes what the guard has to say and reports whether the tree is gone: a keeper
+// that was stopped and comes late finds the guard's work done.
+func (h *holding) heard() bool {
+	patience := time.NewTimer(enforceAfter / 10)
+	defer patience.Stop()
+	for !h.gone && !h.guardDied {
+		select {
+		case e, ok := <-h.events():
+			h.event(e, ok)
+		case <-patience.C:
+			return false
+		}
+	}
+	return true
+}
+
+// killedHere: the keeper itself has emptied the tree.
+func (h *holding) killedHere() {
+	h.gone = true
+	if now := h.Clock.Now(); h.dead && now > h.endAt {
+		h.lateBy = now - h.endAt
+	}
 }
 
 func (h *holding) unproven() error {
@@ -239,6 +269,7 @@ func (h *holding) lose(cause error, killAt Instant) {
 // enforce kills from the keeper because the guard can't.
 func (h *holding) enforce() {
 	h.guardDied = true
+	h.giveUpAt = max(h.endAt, h.Clock.Now()+margin)
 	h.setAlarm()
 	h.wg.Go(func() { h.enforced <- h.guard.Enforce(h.giveUp) })
 }
@@ -266,6 +297,9 @@ func (h *holding) event(e Event, ok bool) {
 			len(e.Leftovers), plural(len(e.Leftovers), "process outlived", "processes outlived"), strings.Join(e.Leftovers, ", "))
 	case TreeGone:
 		h.status, h.gone = e.Status, true
+		if h.dead && e.At > h.endAt {
+			h.lateBy = e.At - h.endAt
+		}
 		if e.Lost && !h.dead { // the guard's clock was a moment ahead of ours
 			h.dead, h.cause = true, h.unproven()
 		}
@@ -423,7 +457,7 @@ func (h *holding) outcome() Outcome {
 	case h.startErr != nil:
 		return Outcome{Kind: NotStarted, Errno: h.startErr.Errno, Err: errors.New(h.startErr.Detail)}
 	case h.dead:
-		return Outcome{Kind: Lost, Err: h.cause}
+		return Outcome{Kind: Lost, Err: h.cause, LateBy: h.lateBy}
 	case h.guardDied:
 		return Outcome{Kind: Failed, Err: h.cause}
 	}

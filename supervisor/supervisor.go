@@ -119,7 +119,7 @@ const (
 	NotAcquired                 // the lock wasn't acquired: Err
 	Interrupted                 // a stop signal came while contending: Signal
 	NotStarted                  // the command couldn't be executed: Errno, Err
-	Lost                        // the lock was lost, the command was stopped in time: Err
+	Lost                        // the lock was lost, the command was stopped, in time unless LateBy: Err
 	LostAlive                   // the lock was lost, the command isn't known to be dead: Err
 	Failed                      // onlyone itself failed: Err
 )
@@ -130,6 +130,7 @@ type Outcome struct {
 	Status syscall.WaitStatus
 	Signal syscall.Signal
 	Errno  syscall.Errno
+	LateBy time.Duration // Lost: the command may have run for so long after the lease
 	Err    error
 }
 

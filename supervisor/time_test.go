@@ -211,7 +211,7 @@ func TestTwoEnforcers(t *testing.T) {
 			w.hosts[0].guards.open()
 			at(time.Second)
 		})
-		w.wantLife(t, 0, 0, 22600*time.Millisecond+enforceAfter)
+		w.wantLife(t, 0, 0, 22600*time.Millisecond+enforceAfter+enforceAfter/10)
 	})
 	t.Run("guard killed: the keeper kills at once and releases", func(t *testing.T) {
 		w := scene(t, 2, childLife{deaf: true}, func(w *world) {
