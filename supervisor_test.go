@@ -3,7 +3,6 @@
 package main_test
 
 import (
-	"errors"
 	"flag"
 	"fmt"
 	"net/http"
@@ -13,6 +12,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -38,6 +38,10 @@ const slack = 4 * time.Second
 
 // patience is how long a test waits for what ought to take milliseconds.
 const patience = 30 * time.Second
+
+// cpuLimit is what an onlyone may use in the seconds that these tests last: ten times
+// what it needs.
+const cpuLimit = 700 * time.Millisecond
 
 func TestMain(m *testing.M) {
 	consultest.ChildMain()
@@ -73,13 +77,77 @@ func testMain(m *testing.M) int {
 		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
 		return 1
 	}
+	leaveCgroup := ownCgroup()
 	code := m.Run()
 	closeShared()
+	if left := leaveCgroup(); len(left) > 0 {
+		fmt.Fprintf(os.Stderr, "left behind: cgroups %s\n", strings.Join(left, ", "))
+		code = max(code, 1)
+	}
 	if err := goleak.Find(); err != nil && code == 0 {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
 	}
 	return code
+}
+
+// cgroup is the cgroup (v2) of this process and all that it starts; empty if there is none.
+var cgroup string
+
+// ownCgroup moves this process into a fresh cgroup, where that is allowed, so that the
+// cgroups which onlyone makes for its commands can be told from those of others. leave
+// moves it back and returns what was left.
+func ownCgroup() (leave func() []string) {
+	nothing := func() []string { return nil }
+	own, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return nothing
+	}
+	_, path, ok := strings.Cut("\n"+string(own), "\n0::")
+	path, _, _ = strings.Cut(path, "\n")
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if !ok || err != nil {
+		return nothing
+	}
+	for line := range strings.Lines(string(mounts)) {
+		f := strings.Fields(line)
+		if !strings.Contains(line, " - cgroup2 ") || len(f) < 5 || f[3] != "/" {
+			continue
+		}
+		parent := filepath.Join(f[4], path)
+		dir := filepath.Join(parent, fmt.Sprintf("test-%d", os.Getpid()))
+		move := func(to string) error {
+			return os.WriteFile(filepath.Join(to, "cgroup.procs"), []byte(fmt.Sprint(os.Getpid())), 0)
+		}
+		if os.Mkdir(dir, 0o755) != nil {
+			return nothing
+		}
+		if move(dir) != nil {
+			_ = os.Remove(dir)
+			return nothing
+		}
+		cgroup = dir
+		return func() []string {
+			left := cgroupsOf("*")
+			for _, dir := range left {
+				_ = os.Remove(dir)
+			}
+			if move(parent) == nil {
+				soon(time.Second, func() bool { return os.Remove(dir) == nil }) // our zombies leave a moment later
+			}
+			return left
+		}
+	}
+	return nothing
+}
+
+// cgroupsOf are the cgroups that an onlyone has made, by its pid.
+func cgroupsOf(pid string) []string {
+	if cgroup == "" {
+		return nil
+	}
+	dirs, _ := filepath.Glob(filepath.Join(cgroup, "onlyone-"+pid+"-*"))
+	return dirs
 }
 
 var (
@@ -117,11 +185,15 @@ type job struct {
 	dir   string
 	tmp   string // TMPDIR of all that is started
 	procs []*proc
+	// slowLeave: an onlyone had no time to leave properly; its session ends by its TTL.
+	slowLeave bool
 }
 
 // newJob makes a job and checks at the end of the test that nothing of it is left.
 func newJob(t *testing.T, s *consultest.Server) *job {
-	j := &job{t: t, s: s, name: unusual.ReplaceAllString(t.Name(), "-"), dir: t.TempDir()}
+	// The number is for go test -count: what a failed test has left is in nobody's way.
+	name := fmt.Sprintf("%s-%d", unusual.ReplaceAllString(t.Name(), "-"), jobs.Add(1))
+	j := &job{t: t, s: s, name: name, dir: t.TempDir()}
 	j.file, j.tmp = filepath.Join(j.dir, "intervals"), filepath.Join(j.dir, "tmp")
 	if err := os.Mkdir(j.tmp, 0o700); err != nil {
 		t.Fatal(err)
@@ -129,6 +201,8 @@ func newJob(t *testing.T, s *consultest.Server) *job {
 	t.Cleanup(j.check)
 	return j
 }
+
+var jobs atomic.Int64
 
 var unusual = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
 
@@ -143,15 +217,19 @@ func (j *job) check() {
 			<-p.done
 		}
 	}
-	nothingLeft(j.t, j.s, j.name, j.t.Name(), j.tmp)
+	limit := 5 * time.Second
+	if j.slowLeave {
+		limit = 30 * time.Second
+	}
+	nothingLeft(j.t, j.s, j.name, j.t.Name(), j.tmp, limit)
 }
 
 // nothingLeft checks that a lock is free, and that no session, queue entry, process or
 // temporary file is left. What a killed onlyone's guard does may take a moment.
-func nothingLeft(t testing.TB, s *consultest.Server, name, mark, tmp string) {
+func nothingLeft(t testing.TB, s *consultest.Server, name, mark, tmp string, limit time.Duration) {
 	t.Helper()
 	var left []string
-	soon(10*time.Second, func() bool {
+	soon(limit, func() bool {
 		left = nil
 		for _, line := range consultest.Marked(mark) {
 			left = append(left, "process "+line)
@@ -240,6 +318,7 @@ func (j *job) start(args ...string) *proc {
 	defer log.Close()
 	p.cmd = exec.Command(args[0], args[1:]...)
 	p.cmd.Stdout, p.cmd.Stderr, p.cmd.Dir = log, log, j.dir
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // if the test is killed
 	p.cmd.Env = append(os.Environ(), "CONSUL_HTTP_ADDR="+j.s.Addr, "TMPDIR="+j.tmp, consultest.Mark(p.mark))
 	if err := p.cmd.Start(); err != nil {
 		j.t.Fatal(err)
@@ -288,9 +367,18 @@ func (p *proc) wait(want int) {
 	if got != want {
 		p.j.t.Errorf("%s ended with %d, want %d; it says:\n%s", p, got, want, p.stderr())
 	}
+	// With its guard and its command, which it has waited for. A guard that reaps while it has
+	// real-time priority can spin in the kernel for a second (shrink_dcache_parent waits for a
+	// thread of the dead that gets no processor).
+	if cpu := p.cmd.ProcessState.UserTime() + p.cmd.ProcessState.SystemTime(); cpu > cpuLimit {
+		p.j.t.Errorf("%s has used the processor for %s", p, cpu)
+	}
 	if got != -int(syscall.SIGKILL) {
 		for _, left := range consultest.Marked(p.mark) {
 			p.j.t.Errorf("%s ended, but this lives: %s", p, left)
+		}
+		for _, left := range cgroupsOf(fmt.Sprint(p.cmd.Process.Pid)) {
+			p.j.t.Errorf("%s ended, but its cgroup is there: %s", p, left)
 		}
 	}
 }
@@ -396,6 +484,35 @@ func TestKill(t *testing.T) {
 	}
 }
 
+// TestKillGuard: kill -9 of the guard. onlyone itself kills the command and releases.
+func TestKillGuard(t *testing.T) {
+	t.Parallel()
+	j := newJob(t, shared(t, consultest.Version()))
+	a := j.run("", j.child(consultest.ChildOptions{Tag: "a", IgnoreTerm: true})...)
+	first := j.running(1)
+	b := j.run("", j.child(consultest.ChildOptions{Tag: "b", For: 20 * time.Millisecond})...)
+	j.queued(1)
+	guard := consultest.Children(a.cmd.Process.Pid)
+	if len(guard) != 1 {
+		t.Fatalf("onlyone has the children %v, want one, the guard", guard)
+	}
+	death := consultest.Death(t, first.Pid)
+	killed := consultest.BootNow()
+	if err := syscall.Kill(guard[0], syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	died := j.dies(death)
+	a.wait(70)
+	if !strings.Contains(a.stderr(), "the guard died") {
+		t.Errorf("it doesn't say that the guard died:\n%s", a.stderr())
+	}
+	b.wait(0)
+	all := j.intervals()
+	consultest.NoOverlap(t, all)
+	measured(t, "kill -9 of the guard until the command is dead", died-killed, "goal: milliseconds")
+	measured(t, "kill -9 of the guard until the next command runs", all[1].Start-killed, "goal: 500ms on an idle machine")
+}
+
 // TestRequests: a run that nobody contends for costs Consul at most 5 requests.
 func TestRequests(t *testing.T) {
 	consultest.Each(t, func(t *testing.T, version string) {
@@ -467,20 +584,23 @@ const (
 	shortDeadline = 3880 * time.Millisecond // 6s - 1s - 1s - 2%
 )
 
-// TestSilence: Consul doesn't answer the holder any more, in one of several ways (CASES 4:
-// the command of consul lock still ran after 240 s). The command is gone by the renew
-// deadline and kill-after, counted from the last proof, and another contender, which
-// reaches Consul, starts only then.
+// TestSilence: Consul doesn't answer the holder any more, in one of several ways (the
+// command of consul lock still ran after 240 s), or the holder can't ask. The command is
+// gone by the renew deadline and kill-after, counted from the last proof, and another
+// contender, which reaches Consul, starts only then.
+// https://github.com/hashicorp/consul/issues/18271, https://github.com/hashicorp/consul/issues/9788
 func TestSilence(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		name  string
-		fault func(*consultest.Proxy)
+		name    string
+		fault   func(*consultest.Proxy, *proc)
+		stopped bool
 	}{
-		{"no answer, connections stay open", func(p *consultest.Proxy) { p.Set(consultest.Hang) }},
-		{"500 to everything", func(p *consultest.Proxy) { p.Set(consultest.Fail) }},
-		{"only the answers are lost", func(p *consultest.Proxy) { p.Set(consultest.DropAnswers) }},
-		{"each answer 3s late", func(p *consultest.Proxy) { p.SetDelay(3 * time.Second) }},
+		{"no answer, connections stay open", func(p *consultest.Proxy, _ *proc) { p.Set(consultest.Hang) }, false},
+		{"500 to everything", func(p *consultest.Proxy, _ *proc) { p.Set(consultest.Fail) }, false},
+		{"only the answers are lost", func(p *consultest.Proxy, _ *proc) { p.Set(consultest.DropAnswers) }, false},
+		{"each answer 3s late", func(p *consultest.Proxy, _ *proc) { p.SetDelay(3 * time.Second) }, false},
+		{"onlyone is stopped", func(_ *consultest.Proxy, p *proc) { p.signal(syscall.SIGSTOP) }, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -494,8 +614,12 @@ func TestSilence(t *testing.T) {
 				j.await("a check of the lock", func() bool { return proxy.LastProof() > first.Start })
 
 				death := consultest.Death(t, first.Pid)
-				c.fault(proxy)
+				c.fault(proxy, a)
 				died := j.dies(death)
+				if c.stopped {
+					time.Sleep(2 * time.Second) // it finds all of its deadlines in the past
+					a.signal(syscall.SIGCONT)
+				}
 				proof := proxy.LastProof()
 				a.wait(79)
 				if !strings.Contains(a.stderr(), "lost") {
@@ -508,6 +632,10 @@ func TestSilence(t *testing.T) {
 					t.Fatalf("%d commands ran, want 2", len(all))
 				}
 				first, second := all[0], all[1]
+				if first.Term == 0 {
+					t.Log("the command found no time to write that SIGTERM came")
+					first.Term = died
+				}
 				measured(t, "last proof until SIGTERM", first.Term-proof, fmt.Sprintf("renew deadline: %s", shortDeadline))
 				measured(t, "last proof until the command is dead", died-proof, fmt.Sprintf("limit: %s, lease: %s", shortDeadline+shortKill, shortLease))
 				measured(t, "dead until the next command runs", second.Start-died, "it must be more than 0")
@@ -516,7 +644,7 @@ func TestSilence(t *testing.T) {
 				}
 				// The proof counts from before its request was sent, a moment before the
 				// proxy saw it.
-				if early := proof + shortDeadline - first.Term; early > slack/4 {
+				if early := proof + shortDeadline - first.Term; early > 2*time.Second {
 					t.Errorf("SIGTERM came %s before the renew deadline", early)
 				}
 				if late := died - (proof + shortDeadline + shortKill); late > slack {
@@ -529,6 +657,7 @@ func TestSilence(t *testing.T) {
 
 // TestOutage: Consul is away for less than the renew deadline. Nothing moves: same
 // process, same token, and who waits still waits.
+// https://github.com/hashicorp/consul/issues/1162
 func TestOutage(t *testing.T) {
 	t.Parallel()
 	consultest.Each(t, func(t *testing.T, version string) {
@@ -626,9 +755,11 @@ func TestOperator(t *testing.T) {
 				if lock == nil || lock.Session == "" {
 					t.Fatalf("%s isn't held: %+v", j.lockKey(), lock)
 				}
+				time.Sleep(2 * time.Second) // the key is watched from the first poll on
 				death := consultest.Death(t, first.Pid)
 				at := consultest.BootNow()
 				c.do(t, j, lock)
+				var died time.Duration
 				if c.killed < 0 {
 					// For longer than a lease.
 					select {
@@ -639,7 +770,7 @@ func TestOperator(t *testing.T) {
 					open()
 					a.wait(0)
 				} else {
-					died := j.dies(death)
+					died = j.dies(death)
 					measured(t, "until the command is dead", died-at, fmt.Sprintf("kill-after here: %s, poll: 1s", c.killed))
 					if died-at > c.killed+slack {
 						t.Errorf("the command died after %s", died-at)
@@ -659,6 +790,9 @@ func TestOperator(t *testing.T) {
 				}
 				if c.killed >= 0 {
 					measured(t, "until the next command runs", all[1].Start-at, fmt.Sprintf("lease: %s; it counts here: %v", shortLease, c.guarded))
+					if all[1].Start < died { // not guarded: this is what the token is for
+						measured(t, "both lived for", died-all[1].Start, "it can't be promised to be 0 here")
+					}
 				}
 				if c.guarded && c.killed > 0 && all[1].Start-at < shortLease {
 					t.Errorf("the next command ran after %s, before the lease of %s", all[1].Start-at, shortLease)
@@ -694,7 +828,7 @@ func TestConsulLock(t *testing.T) {
 		j.running(2)
 
 		consulLock("-timeout=500ms", j.child(consultest.ChildOptions{Tag: "refused"})).wait(1)
-		next := consulLock("", j.child(consultest.ChildOptions{Tag: "consul again", For: 20 * time.Millisecond}))
+		next := consulLock("", j.child(consultest.ChildOptions{Tag: "consul-again", For: 20 * time.Millisecond}))
 		j.await("consul lock waits", func() bool {
 			list, _, err := j.s.Client().Session().List(nil)
 			if err != nil {
@@ -719,8 +853,9 @@ func TestConsulLock(t *testing.T) {
 	})
 }
 
-// TestStop: TERM to a waiting onlyone ends it at once, by that signal; to a running one
-// it is an order to stop, and the second one kills.
+// TestStop: TERM to a waiting onlyone ends it at once, by that signal; to a running one it
+// is an order to stop, and the second one kills.
+// https://github.com/hashicorp/consul/issues/4439
 func TestStop(t *testing.T) {
 	t.Parallel()
 	t.Run("waiting", func(t *testing.T) {
@@ -742,6 +877,9 @@ func TestStop(t *testing.T) {
 				}
 				if b.stderr() != "" {
 					t.Errorf("it says:\n%s", b.stderr())
+				}
+				if b.ended-at > 80*time.Millisecond { // what it has for leaving the queue
+					j.slowLeave = true
 				}
 				j.queued(0)
 			}
@@ -802,6 +940,7 @@ func nothingMarked(t *testing.T, p *proc) {
 }
 
 // TestLeftover: what outlives the command is stopped before the lock is released.
+// https://github.com/hashicorp/consul/issues/873
 func TestLeftover(t *testing.T) {
 	t.Parallel()
 	j := newJob(t, shared(t, consultest.Version()))
@@ -922,5 +1061,3 @@ func oneLine(t *testing.T, got string, want ...string) {
 		}
 	}
 }
-
-var _ = errors.New

@@ -371,7 +371,8 @@ func mountProc() error {
 // procTree is the tree of real processes.
 type procTree struct {
 	descendants
-	keeper    int // its pid
+	cgroup    *cgroup // nil without one
+	keeper    int     // its pid
 	pgid      int
 	sameGroup bool
 	pid       int    // of the command; 0 before and after its life
@@ -422,7 +423,19 @@ func (t *procTree) Signal(sig syscall.Signal) {
 
 func (t *procTree) TermAll()        { t.realtime(false); t.termAll(t.pid) }
 func (t *procTree) Names() []string { t.realtime(false); return t.names() }
-func (t *procTree) Kill()           { t.passes++; t.killPass(t.passes%16 == 1) }
+
+// Kill does at once what needs no look at /proc, and the rest at ordinary priority.
+func (t *procTree) Kill() {
+	t.passes++
+	if t.passes%16 == 1 && t.cgroup != nil {
+		t.cgroup.kill()
+	}
+	if t.pid > 0 {
+		_ = unix.Kill(t.pid, unix.SIGKILL)
+	}
+	t.realtime(false)
+	t.killPass()
+}
 
 func (t *procTree) Reap() (*syscall.WaitStatus, bool) {
 	t.realtime(false)

@@ -157,7 +157,7 @@ func (g *guardProcess) Enforce(giveUp <-chan struct{}) bool {
 	tick := time.NewTicker(killPause)
 	defer tick.Stop()
 	for {
-		g.tree.killPass(true)
+		g.tree.killPass()
 		if g.tree.reapPass(func(int, syscall.WaitStatus) {}) {
 			return true
 		}

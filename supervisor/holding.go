@@ -25,9 +25,9 @@ type holding struct {
 	endAt          Instant // when the tree must be gone: killAt of the lease + margin
 	giveUpAt       Instant // when to say that it isn't: endAt, or the margin after we began to kill
 	lateBy         time.Duration
-	dead           bool    // the lease is over: nothing extends it any more
-	cause          error   // why the tree is being ended by us; nil if it isn't
-	stopping       bool    // an orderly stop was asked for
+	dead           bool  // the lease is over: nothing extends it any more
+	cause          error // why the tree is being ended by us; nil if it isn't
+	stopping       bool  // an orderly stop was asked for
 	gone           bool
 	status         syscall.WaitStatus
 	startErr       *Event

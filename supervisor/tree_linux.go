@@ -14,7 +14,8 @@ import (
 )
 
 // descendants finds and kills what descends from this process, which must be a
-// child subreaper. It is used by the guard and, when that failed, by the keeper.
+// child subreaper. It is used by the guard (after cgroup.kill, where there is a cgroup)
+// and, when that failed, by the keeper.
 //
 // The direct-children loop: SIGKILL to each un-reaped direct child, reap, again until
 // wait4 says ECHILD. Killing a parent makes its children ours, so each round peels one
@@ -23,15 +24,11 @@ import (
 // session (5-6 of 13 hostile processes survive), and never freeze-first (a vfork parent
 // never stops).
 type descendants struct {
-	cgroup *cgroup      // nil without one
 	except map[int]bool // children that were there before us (the keeper was exec'ed over a shell)
 }
 
-// killPass sends SIGKILL to all that it reaches in one pass; whole: through the cgroup, too.
-func (d *descendants) killPass(whole bool) {
-	if whole && d.cgroup != nil {
-		d.cgroup.kill()
-	}
+// killPass sends SIGKILL to each direct child.
+func (d *descendants) killPass() {
 	for _, pid := range childrenOf(os.Getpid()) {
 		if !d.except[pid] {
 			// EPERM (a setuid child of an unprivileged onlyone) shows as "never empty".

@@ -9,6 +9,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -78,6 +79,9 @@ func bench(ctx context.Context) error {
 		}
 		fmt.Fprintf(os.Stderr, "bench: %3.0fs %s\n", time.Since(begin).Seconds(), p.name)
 		rows, err := p.rows(ctx, l, *n)
+		if ctx.Err() != nil {
+			return errors.New("interrupted")
+		}
 		if err != nil {
 			return fmt.Errorf("cannot measure %s: %w%s", p.name, err, l.lastWords())
 		}

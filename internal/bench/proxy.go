@@ -16,12 +16,8 @@ type proxy struct {
 	addr     string
 	requests atomic.Int64
 	first    atomic.Int64 // boot clock, ns
-	seen     struct {
-		sync.Mutex
-		list []string
-	}
-	server *http.Server
-	wg     sync.WaitGroup
+	server   *http.Server
+	wg       sync.WaitGroup
 }
 
 func (l *lab) proxy() (*proxy, error) {
@@ -35,9 +31,6 @@ func (l *lab) proxy() (*proxy, error) {
 	back.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) }
 	p.server = &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		p.requests.Add(1)
-		p.seen.Lock()
-		p.seen.list = append(p.seen.list, r.Method+" "+r.URL.RequestURI())
-		p.seen.Unlock()
 		back.ServeHTTP(w, r)
 	})}
 	p.wg.Go(func() { _ = p.server.Serve(firstByteListener{ln, p}) })

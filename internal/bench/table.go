@@ -197,8 +197,15 @@ func (r report) json(w io.Writer) error {
 		Seconds float64   `json:"seconds"`
 		Rows    []jsonRow `json:"rows"`
 	}{Consul: r.Consul, Host: r.Host, N: r.N, Seconds: r.Seconds}
+	group := ""
 	for _, row := range r.Rows {
-		j := jsonRow{Metric: row.Metric, Unit: row.Unit, Onlyone: sum(row, row.Ours), Peer: sum(row, row.Peer), PeerSays: row.PeerSays, Ratio: row.ratio()}
+		name, more := strings.CutPrefix(row.Metric, "  ")
+		if more && group != "" {
+			name = group + ": " + name
+		} else if !more {
+			group, _, _ = strings.Cut(name, ":")
+		}
+		j := jsonRow{Metric: name, Unit: row.Unit, Onlyone: sum(row, row.Ours), Peer: sum(row, row.Peer), PeerSays: row.PeerSays, Ratio: row.ratio()}
 		if v := row.verdict(); v != "" {
 			ok := v == "ok"
 			j.Goal, j.OK = &row.Goal, &ok

@@ -14,7 +14,8 @@ import (
 )
 
 // Mark is an environment variable that marks a process and its descendants, for Marked.
-func Mark(value string) string { return markVariable + "=" + value }
+// The marks of other test processes are others, even of the same tests.
+func Mark(value string) string { return fmt.Sprintf("%s=%d/%s", markVariable, os.Getpid(), value) }
 
 const markVariable = "ONLYONE_TEST_MARK"
 
@@ -22,6 +23,7 @@ const markVariable = "ONLYONE_TEST_MARK"
 // wherever they are in the tree of processes; as "PID COMMAND LINE". A process that has
 // another environment than it was started with isn't found.
 func Marked(value string) map[int]string {
+	mark := Mark(value)
 	found := map[int]string{}
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
@@ -34,8 +36,7 @@ func Marked(value string) map[int]string {
 			continue
 		}
 		for kv := range bytes.SplitSeq(env, []byte{0}) {
-			v, ok := strings.CutPrefix(string(kv), markVariable+"=")
-			if ok && (v == value || strings.HasPrefix(v, value+"/")) {
+			if s := string(kv); s == mark || strings.HasPrefix(s, mark+"/") {
 				line, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
 				found[pid] = fmt.Sprintf("%d %s", pid, bytes.TrimSpace(bytes.ReplaceAll(line, []byte{0}, []byte{' '})))
 			}

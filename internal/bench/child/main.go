@@ -11,7 +11,8 @@
 // A program that starts CMD directly passes its own size on: Linux counts the memory
 // that a process had before its execve into its ru_maxrss. That is what launch is for.
 //
-// Nothing here outlives two minutes but what launch was given.
+// Nothing here outlives two minutes but what launch was given, and a beating child not
+// its file.
 package main
 
 import (
@@ -75,12 +76,18 @@ func beat(file string, start int64) {
 	word := (*[4]int64)(unsafe.Pointer(&page[0]))
 	runtime.LockOSThread()
 	word[0] = start
-	for word[3] == 0 && now()-start < life {
+	for word[3] == 0 && now()-start < life && linked(fd) {
 		word[1] = now()
 		pause := syscall.Timespec{Nsec: 1e6}
 		_ = syscall.Nanosleep(&pause, nil)
 	}
 	word[2] = now()
+}
+
+// linked says whether the file has a name.
+func linked(fd int) bool {
+	var st syscall.Stat_t
+	return syscall.Fstat(fd, &st) == nil && st.Nlink > 0
 }
 
 // plain gives up what SCHED_FIFO needs.
