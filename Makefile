@@ -49,19 +49,9 @@ install: build
 demo:
 	@scripts/demo
 
-# The packages one after the other: their tests stop real processes at deadlines, and some
-# say how many milliseconds that may take. Where Debian's Consul 1.8 can't be had, 1.14 is
-# built.
 .PHONY: test
 test:
-	@if ! scripts/consul 1.8 >/dev/null; then \
-		echo 'make test: without Consul 1.8, on 1.14 only' >&2; \
-		scripts/consul 1.14 >/dev/null; \
-		export ONLYONE_TEST_CONSUL=1.14; \
-	fi; \
-	set -x; \
-	$(GO) test -count=1 -p 1 $(TESTFLAGS) ./...; \
-	$(GO) test -count=1 ./supervisor -run '^TestSimulation$$' -v -sim.for $(or $(SIM),1m)
+	@GO='$(GO)' TESTFLAGS='$(TESTFLAGS)' scripts/lib/test $(or $(SIM),1m)
 
 # -short leaves out what waits for real leases or starts hundreds of processes.
 .PHONY: race

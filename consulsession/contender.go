@@ -62,8 +62,7 @@ type Contender struct {
 	Config
 	api     *api.Client
 	rt      *transport
-	node    string // the session's node, once known
-	reached bool   // Consul has answered once
+	reached bool // Consul has answered once
 }
 
 // NewContender checks the settings of the client; it sends nothing. Its errors are

@@ -94,7 +94,6 @@ type guard struct {
 	term, kill Instant // the lease's deadlines; only move forward
 	stopKill   Instant // while stopping: when SIGKILL is due if the lease doesn't end sooner
 	lost       bool    // the lease ended or the keeper is gone: no deadline is taken any more
-	starting   bool    // forked, exec not confirmed
 	ended      bool    // the command was reaped
 	killed     bool
 	status     syscall.WaitStatus

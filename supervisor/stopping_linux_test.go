@@ -489,8 +489,8 @@ func TestStopOfGroup(t *testing.T) {
 	}
 }
 
-// TestStopOfAll: a TERM to each process at once, as systemd's KillMode=control-group and
-// "docker stop" of some runtimes send it, is one stop and not two.
+// TestStopOfAll: a TERM to each process, as systemd's KillMode=control-group (its default)
+// sends it, is one stop and not two, whoever gets it first.
 func TestStopOfAll(t *testing.T) {
 	for _, first := range []string{"keeper", "guard", "command"} {
 		t.Run(first+" first", func(t *testing.T) {

@@ -119,7 +119,6 @@ type simChild struct {
 	started, ended Instant
 	gone           bool
 	frozenUntil    Instant // its whole machine was suspended; it runs no code before
-	cancel         []*time.Timer
 }
 
 // runs reports whether it may run code at this instant. After a suspend it may run for

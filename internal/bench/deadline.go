@@ -43,7 +43,7 @@ func deadline(ctx context.Context, l *lab, n int) ([]row, error) {
 	}
 	rounds := max(n*6/workers, 1) // 120 in all by default
 	var rows []row
-	limit := goal{Below: 20}
+	limit := goal{Below: 20} // for what this user gets; a second pass shows the rest
 	for _, privileged := range []bool{true, false} {
 		last, gone, fifo, err := l.lateness(ctx, rounds, privileged)
 		if err != nil {
@@ -62,6 +62,7 @@ func deadline(ctx context.Context, l *lab, n int) ([]row, error) {
 			row{Metric: "  p99", Unit: "ms", Ours: last, Quantile: 0.99, Goal: limit},
 			row{Metric: "  p99 until the keeper knows that all is gone", Unit: "ms", Ours: gone, Quantile: 0.99},
 		)
+		limit = goal{}
 	}
 	return rows, nil
 }

@@ -96,7 +96,7 @@ func TestTTL(t *testing.T) {
 		if s, _ := m.Holder("k"); s != id {
 			t.Error("lost before 2xTTL")
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		if s, _ := m.Holder("k"); s != "" {
 			t.Error("held after 2xTTL")
@@ -143,7 +143,7 @@ func TestLockDelay(t *testing.T) {
 					if what := lock(t, c, other); what != `failed to lock key "k" due to lock delay` {
 						t.Errorf("just before its end: %q", what)
 					}
-					time.Sleep(1)
+					time.Sleep(time.Nanosecond)
 				}
 				if what := lock(t, c, other); what != "" {
 					t.Errorf("after the lock-delay: %q", what)
@@ -205,7 +205,7 @@ func TestElection(t *testing.T) {
 		if s, _ := m.Holder("k"); s != id {
 			t.Error("lost before 2xTTL")
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		if s, _ := m.Holder("k"); s != "" {
 			t.Error("held after 2xTTL")

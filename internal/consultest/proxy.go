@@ -138,7 +138,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, in *http.Request) {
 	r := &Request{Method: in.Method, Path: sessionID.ReplaceAllString(in.URL.Path, "ID"), Body: string(body), At: BootNow()}
 	p.mu.Lock()
 	p.requests = append(p.requests, r)
-	mode, delay, changed := p.mode, p.delay, p.changed
+	mode, changed := p.mode, p.changed
 	p.mu.Unlock()
 
 	var answer *http.Response
@@ -154,7 +154,8 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, in *http.Request) {
 	}
 	p.mu.Lock()
 	same := p.changed == changed
-	mode, delay = p.mode, p.delay
+	mode = p.mode
+	delay := p.delay
 	p.mu.Unlock()
 	if same && mode == Pass && answer == nil {
 		panic(http.ErrAbortHandler) // as if the server had cut the connection

@@ -166,7 +166,7 @@ func (s *Server) run() error {
 	}
 	if err := s.ready(); err != nil {
 		b, _ := os.ReadFile(filepath.Join(s.dir, "log"))
-		return fmt.Errorf("Consul %s at %s: %w\n%s", s.Version, s.Addr, err, b)
+		return fmt.Errorf("server %s at %s: %w\n%s", s.Version, s.Addr, err, b)
 	}
 	return nil
 }
