@@ -18,6 +18,8 @@ type tree interface {
 	Start(Command) (pid int, err error)
 	// Signal sends sig to the command itself, if it hasn't ended.
 	Signal(sig syscall.Signal)
+	// Continue sends SIGCONT to the command: a stopped process would never see a stop signal.
+	Continue()
 	// TermAll sends SIGTERM (and SIGCONT) to every process of the tree but the command, best effort.
 	TermAll()
 	// Kill sends SIGKILL to everything that it can reach now; repeated until Reap says empty.
@@ -124,8 +126,7 @@ func (g *guard) tick(now Instant) {
 	if g.phase != guardKilling && !g.lost && now >= g.term {
 		g.lost = true
 		g.end(g.kill)
-		g.tree.Signal(g.stopSignal)
-		g.tree.TermAll()
+		g.stopAll(g.stopSignal)
 	}
 	if g.phase != guardKilling && now >= min(g.kill, g.killAt()) {
 		g.phase, g.killed, g.sayAt = guardKilling, true, now+margin
@@ -211,12 +212,20 @@ func (g *guard) stop(s Stop) {
 		return
 	}
 	g.end(s.KillAt)
-	if s.Signal != 0 {
+	switch {
+	case s.All:
+		g.stopAll(s.Signal)
+	case s.Signal != 0:
 		g.tree.Signal(s.Signal)
+		g.tree.Continue()
 	}
-	if s.All {
-		g.tree.TermAll()
-	}
+}
+
+// stopAll asks the command and everything else to end.
+func (g *guard) stopAll(sig syscall.Signal) {
+	g.tree.Signal(sig)
+	g.tree.Continue()
+	g.tree.TermAll()
 }
 
 // signal forwards sig to the command.
@@ -234,7 +243,6 @@ func (g *guard) keeperGone(now Instant) {
 	g.lost = true
 	if g.phase == guardRunning || g.phase == guardStopping {
 		g.end(now + g.killAfter)
-		g.tree.Signal(g.stopSignal)
-		g.tree.TermAll()
+		g.stopAll(g.stopSignal)
 	}
 }

@@ -415,12 +415,10 @@ func (t *procTree) Start(c Command) (int, error) {
 func (t *procTree) Signal(sig syscall.Signal) {
 	if t.pid > 0 { // not reaped yet, so the pid is still its own
 		_ = unix.Kill(t.pid, sig)
-		if sig == unix.SIGTERM || sig == unix.SIGINT || sig == unix.SIGHUP || sig == unix.SIGQUIT {
-			_ = unix.Kill(t.pid, unix.SIGCONT) // a stopped process would never see it
-		}
 	}
 }
 
+func (t *procTree) Continue()       { t.Signal(unix.SIGCONT) }
 func (t *procTree) TermAll()        { t.realtime(false); t.termAll(t.pid) }
 func (t *procTree) Names() []string { t.realtime(false); return t.names() }
 

@@ -27,7 +27,8 @@ type holding struct {
 	lateBy         time.Duration
 	dead           bool  // the lease is over: nothing extends it any more
 	cause          error // why the tree is being ended by us; nil if it isn't
-	stopping       bool  // an orderly stop was asked for
+	stopping       bool  // an orderly stop is under way
+	told           bool  // a stop signal came to this process itself
 	gone           bool
 	status         syscall.WaitStatus
 	startErr       *Event
@@ -423,12 +424,15 @@ func (h *holding) silence(err error) {
 func (h *holding) signal(s Signal) {
 	switch s.Signal {
 	case syscall.SIGTERM, syscall.SIGINT:
-		if h.stopping {
+		if h.told {
 			h.Log.Warn().Msg("second stop signal: killing the command")
 			h.guard.Kill()
 			return
 		}
-		h.stop(s)
+		h.told = true
+		if !h.stopping { // else the guard was told, too (systemd's KillMode=control-group), and a moment sooner
+			h.stop(s)
+		}
 	default:
 		if !s.FromTerminal {
 			h.guard.Signal(s.Signal)

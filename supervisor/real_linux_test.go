@@ -116,7 +116,7 @@ func keeperMain() int {
 	}()
 	out := Run(context.Background(), Config{
 		Dials: s.Dials, Command: Command{Path: s.Args[0], Args: s.Args, Env: os.Environ()},
-		StopSignal: syscall.SIGTERM, StopTimeout: s.Stop, Wait: -1,
+		StopSignal: s.Options.StopSignal, StopTimeout: s.Stop, Wait: -1,
 		Clock: BootClock(), Lock: folder(s.Folder),
 		StartGuard: func() (Guard, error) { return StartGuard(s.Options) },
 		Signals:    sigs, Jitter: func(most time.Duration) time.Duration { return most / 2 },

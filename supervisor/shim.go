@@ -3,7 +3,9 @@ package supervisor
 import (
 	"encoding/binary"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 )
 
@@ -31,12 +33,12 @@ func ShimMain(args []string) int {
 		_ = enterCgroup(dir)
 	}
 	env := os.Environ()
-	for i, kv := range env {
-		// Socket activation of the keeper: the descriptors are passed on, so the pid must be
-		// the command's. Anybody else's stays as it is.
-		if kv == "LISTEN_PID="+args[3] {
-			env[i] = "LISTEN_PID=" + strconv.Itoa(os.Getpid())
-		}
+	// Socket activation of the keeper: the descriptors are passed on, so the pid must be the
+	// command's (and LISTEN_PIDFDID, which names the keeper once more, must go). Anybody
+	// else's stays as it is.
+	if i := slices.Index(env, "LISTEN_PID="+args[3]); i >= 0 {
+		env[i] = "LISTEN_PID=" + strconv.Itoa(os.Getpid())
+		env = slices.DeleteFunc(env, func(kv string) bool { return strings.HasPrefix(kv, "LISTEN_PIDFDID=") })
 	}
 	err = syscall.Exec(args[4], args[5:], env)
 	errno, _ := err.(syscall.Errno)

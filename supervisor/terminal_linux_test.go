@@ -314,9 +314,7 @@ func TestTerminalSuspend(t *testing.T) {
 		x.keys(ctrlZ)
 		x.expect("Stopped")
 		x.expect(prompt)
-		if !isStopped(j.keeper) || !isStopped(j.command) {
-			t.Errorf("stopped: keeper %t, command %t, want both", isStopped(j.keeper), isStopped(j.command))
-		}
+		until(t, patience, "both stop", func() bool { return isStopped(j.keeper) && isStopped(j.command) })
 		if isStopped(j.guard) {
 			t.Error("the guard is stopped, too")
 		}

@@ -613,6 +613,7 @@ func (t *simTree) Signal(s syscall.Signal) {
 	}
 }
 
+func (t *simTree) Continue()       {}
 func (t *simTree) TermAll()        {}
 func (t *simTree) Names() []string { return nil }
 func (t *simTree) Kill() {
