@@ -5,6 +5,7 @@ package main_test
 import (
 	"flag"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -1017,37 +1018,18 @@ func TestNotConsul(t *testing.T) {
 	})
 }
 
-// serve answers on a free port of 127.0.0.1 as long as the test runs.
+// serve answers on a port of 127.0.0.1 as long as the test runs.
 func serve(t *testing.T, h http.Handler) (addr string) {
 	t.Helper()
-	port, err := consultest.FreePort()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	addr = fmt.Sprintf("127.0.0.1:%d", port)
-	server := &http.Server{Addr: addr, Handler: h}
+	server := &http.Server{Handler: h}
 	served := make(chan error, 1)
-	go func() { served <- server.ListenAndServe() }()
+	go func() { served <- server.Serve(l) }()
 	t.Cleanup(func() { server.Close(); <-served })
-	var err2 error
-	if !soon(patience, func() bool {
-		var resp *http.Response
-		tr := &http.Transport{DisableKeepAlives: true}
-		if resp, err2 = tr.RoundTrip(must(http.NewRequest("GET", "http://"+addr+"/", nil))); err2 == nil {
-			resp.Body.Close()
-		}
-		return err2 == nil
-	}) {
-		t.Fatal(err2)
-	}
-	return addr
-}
-
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
+	return l.Addr().String()
 }
 
 // oneLine checks that a message is one line of ours that holds each of want.
