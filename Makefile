@@ -14,7 +14,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
 
 # A static binary: the same file runs on every Linux of its architecture.
-BUILD := CGO_ENABLED=0 $(GO) build -buildvcs=false -trimpath \
+BUILD := CGO_ENABLED=0 $(GO) build -buildvcs=false -trimpath -tags urfave_cli_no_docs \
 	-ldflags '-s -w$(if $(VERSION), -X github.com/a-seed-0bc5ead7/onlyone/cli.Version=$(VERSION))'
 
 SHELL := bash

@@ -30,10 +30,13 @@ type guardProcess struct {
 	from   *os.File
 	events chan Event
 	wg     sync.WaitGroup
-	except map[int]bool // children of the keeper that were there before
+	reaped chan struct{} // closed when the guard is
+	except map[int]bool  // children of the keeper that were there before
 	tree   descendants
 	mu     sync.Mutex // one reaper at a time: the SIGCHLD loop or Enforce
 	sig    chan os.Signal
+
+	hopeless bool // Enforce has given up once
 }
 
 // StartGuard starts a guard process for one term. The keeper becomes a child subreaper,
@@ -53,7 +56,7 @@ func StartGuard(o GuardOptions) (Guard, error) {
 		inW.Close()
 		return nil, fmt.Errorf("cannot create a pipe for the guard: %w", err)
 	}
-	g := &guardProcess{to: inW, from: outR, events: make(chan Event, 16), except: map[int]bool{}}
+	g := &guardProcess{to: inW, from: outR, events: make(chan Event, 16), reaped: make(chan struct{}), except: map[int]bool{}}
 	for _, pid := range childrenOf(os.Getpid()) {
 		g.except[pid] = true
 	}
@@ -75,7 +78,7 @@ func StartGuard(o GuardOptions) (Guard, error) {
 	g.wg.Go(func() {
 		for range g.sig {
 			g.mu.Lock()
-			g.tree.reapPass(func(int, syscall.WaitStatus) {})
+			g.reap()
 			g.mu.Unlock()
 		}
 	})
@@ -148,6 +151,16 @@ func (g *guardProcess) Stop(s Stop)             { g.write(jsonFrame(frameStop, s
 func (g *guardProcess) Kill()                   { g.write(appendFrame(nil, frameKill, nil)) }
 func (g *guardProcess) ReleaseInfo(info []byte) { g.write(appendFrame(nil, frameRelease, info)) }
 
+// reap collects what has ended; the caller holds mu.
+func (g *guardProcess) reap() (empty bool) {
+	return g.tree.reapPass(func(pid int, _ syscall.WaitStatus) {
+		if pid == g.pid {
+			close(g.reaped)
+			g.pid = 0 // it may be somebody else's now
+		}
+	})
+}
+
 // Enforce does what the guard should have done: SIGKILL to the guard and to everything
 // that descends from us, until nothing is left. It returns whether that was reached
 // before giveUp was closed.
@@ -158,11 +171,12 @@ func (g *guardProcess) Enforce(giveUp <-chan struct{}) bool {
 	defer tick.Stop()
 	for {
 		g.tree.killPass()
-		if g.tree.reapPass(func(int, syscall.WaitStatus) {}) {
+		if g.reap() {
 			return true
 		}
 		select {
 		case <-giveUp:
+			g.hopeless = true
 			return false
 		case <-tick.C:
 		}
@@ -181,7 +195,11 @@ func (g *guardProcess) Quit() {
 		}
 	}()
 	giveUp := make(chan struct{})
-	stop := time.AfterFunc(2*time.Second, func() { close(giveUp) })
+	limit := 2 * time.Second
+	if g.hopeless { // tried before, until the lease was over
+		limit = 0
+	}
+	stop := time.AfterFunc(limit, func() { close(giveUp) })
 	defer stop.Stop()
 	g.waitEnd()
 	g.Enforce(giveUp)
@@ -192,20 +210,12 @@ func (g *guardProcess) Quit() {
 	removeCgroups(os.Getpid())
 }
 
-// waitEnd waits up to 500 ms for the guard to close its pipe.
+// waitEnd waits up to 500 ms for the guard's end.
 func (g *guardProcess) waitEnd() {
 	deadline := time.NewTimer(500 * time.Millisecond)
 	defer deadline.Stop()
-	tick := time.NewTicker(killPause)
-	defer tick.Stop()
-	for {
-		if unix.Kill(g.pid, 0) != nil { // reaped by the SIGCHLD loop
-			return
-		}
-		select {
-		case <-deadline.C:
-			return
-		case <-tick.C:
-		}
+	select {
+	case <-g.reaped:
+	case <-deadline.C:
 	}
 }

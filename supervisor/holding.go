@@ -270,7 +270,8 @@ func (h *holding) lose(cause error, killAt Instant) {
 // enforce kills from the keeper because the guard can't.
 func (h *holding) enforce() {
 	h.guardDied = true
-	h.giveUpAt = max(h.endAt, h.Clock.Now()+margin)
+	// Not late: at endAt. Late (the keeper was stopped): with the time that it would have had.
+	h.giveUpAt = max(h.endAt, h.Clock.Now()+margin-enforceAfter-enforceAfter/10)
 	h.setAlarm()
 	h.wg.Go(func() { h.enforced <- h.guard.Enforce(h.giveUp) })
 }

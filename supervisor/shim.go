@@ -3,6 +3,7 @@ package supervisor
 import (
 	"encoding/binary"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,13 +13,13 @@ import (
 // shimName is argv[0] of the exec shim: the same binary, between the guard and the
 // command, which enters the command's cgroup and then executes it (the pid stays).
 //
-//	argv: shimName STATUS-FD CGROUP-DIR KEEPER-PID PATH ARG0 ARG...
+//	argv: shimName STATUS-FD CGROUP-DIR KEEPER-PID GUARD-PID PATH ARG0 ARG...
 //
 // A failure is written to STATUS-FD as four bytes (errno); it is closed by a successful exec.
 const shimName = "onlyone-exec"
 
 // IsShim reports whether this process was started as the exec shim.
-func IsShim(args []string) bool { return len(args) >= 6 && args[0] == shimName }
+func IsShim(args []string) bool { return len(args) >= 7 && args[0] == shimName }
 
 // ShimMain is the shim's whole life; it returns only if the command can't be executed.
 func ShimMain(args []string) int {
@@ -40,7 +41,14 @@ func ShimMain(args []string) int {
 		env[i] = "LISTEN_PID=" + strconv.Itoa(os.Getpid())
 		env = slices.DeleteFunc(env, func(kv string) bool { return strings.HasPrefix(kv, "LISTEN_PIDFDID=") })
 	}
-	err = syscall.Exec(args[4], args[5:], env)
+	// The parent-death signal that the fork set belongs to the main thread, and execve from
+	// another one would lose it: set it on the thread that executes. A guard that has died
+	// before that sends none.
+	runtime.LockOSThread()
+	if err := setParentDeathSignal(); err != nil || strconv.Itoa(os.Getppid()) != args[4] {
+		return 70
+	}
+	err = syscall.Exec(args[5], args[6:], env)
 	errno, _ := err.(syscall.Errno)
 	var b [4]byte
 	binary.LittleEndian.PutUint32(b[:], uint32(errno))

@@ -209,3 +209,9 @@ func becomeSubreaper() error {
 	}
 	return nil
 }
+
+// setParentDeathSignal has the kernel send SIGKILL to this process when the thread that
+// forked it ends.
+func setParentDeathSignal() error {
+	return unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0)
+}
