@@ -106,7 +106,7 @@ func clearEnv() {
 // build builds a package as a release is built.
 func (l *lab) build(ctx context.Context, pkg, name string) (string, error) {
 	file := l.file(name)
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", file, pkg)
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-tags=urfave_cli_no_docs", "-buildvcs=false", "-ldflags=-s -w", "-o", file, pkg)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("cannot build %s: %w\n%s", pkg, err, out)
