@@ -36,7 +36,11 @@ type outputConfig struct {
 func newOutput(c outputConfig, name string) (zerolog.Logger, *StatusLine) {
 	on := surroundings(c.stderr)
 	level := on.level(c.quiet, c.verbosity)
-	status := &StatusLine{out: c.stderr}
+	out := c.stderr
+	if f, ok := out.(*os.File); ok {
+		out = &patient{file: f, fd: int32(f.Fd())}
+	}
+	status := &StatusLine{out: out}
 	if on.terminal && !on.dumb && !c.json && level <= zerolog.InfoLevel {
 		status.width = on.width
 	}
@@ -361,4 +365,30 @@ func report(log zerolog.Logger, err error) {
 		return
 	}
 	log.Error().Int(exitField, exitInternal).Msg(err.Error())
+}
+
+// patient drops what stderr doesn't take: a full pipe or a terminal stopped by ^S must not
+// keep the keeper from renewing or from seeing a signal. A line up to PIPE_BUF fits
+// whole where poll says that there is room.
+type patient struct {
+	file *os.File
+	fd   int32
+	full bool // the last line was dropped: don't wait for the next
+}
+
+func (p *patient) Write(b []byte) (int, error) {
+	wait := 100 // ms
+	if p.full {
+		wait = 0
+	}
+	for {
+		n, err := unix.Poll([]unix.PollFd{{Fd: p.fd, Events: unix.POLLOUT}}, wait)
+		if err == unix.EINTR {
+			continue
+		}
+		if p.full = err == nil && n == 0; p.full {
+			return len(b), nil
+		}
+		return p.file.Write(b)
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -47,6 +48,10 @@ func run(ctx context.Context, o RunOptions) error {
 	if o.Explain {
 		return explain(o, dials)
 	}
+	if key := o.Prefix + "/" + o.Name + "/.lock"; os.Getenv("ONLYONE_KEY") == key && !o.NoWait && o.Wait == 0 {
+		return &exitError{code: exitConfig, what: fmt.Errorf("this already runs under the lock %s, so it would wait for itself for ever", o.Name),
+			hint: "leave the inner onlyone out, give it another NAME, or: -w DUR"}
+	}
 	path, err := findCommand(o.Command[0])
 	if err != nil {
 		return err
@@ -60,6 +65,9 @@ func run(ctx context.Context, o RunOptions) error {
 	if dials.NeedsPatience() {
 		o.Log.Warn().Msgf("an election of a Consul leader (up to 13s) may outlast the renew deadline of %s and move the job; --lease 20s or more rides it out", dials.RenewDeadline())
 	}
+	// A log reader that has gone must not end the keeper (Go dies by SIGPIPE on fd 2). Not
+	// signal.Ignore: the command would inherit it.
+	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
 	sigs, stop := signals.Receive()
 	defer stop()
 	return newRunner(o, dials, path, sigs).run(ctx)
@@ -253,6 +261,9 @@ func (r *runner) notAcquired(err error, c *consulsession.Contender) error {
 	}
 	if foreign, ok := errors.AsType[*consulsession.ForeignKeyError](err); ok {
 		return &exitError{code: exitConfig, what: foreign, hint: "choose another NAME or --prefix, or delete that key if it is yours: consul kv delete " + foreign.Key}
+	}
+	if bad, ok := errors.AsType[*consulsession.ConfigError](err); ok {
+		return &exitError{code: exitConfig, what: bad, hint: "are --check, --session-node, --ttl and --datacenter right?"}
 	}
 	if denied, ok := errors.AsType[*consulsession.PermissionError](err); ok {
 		return &exitError{code: exitDenied, what: denied, hint: "the token's policy needs: " + denied.Rule}

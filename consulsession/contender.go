@@ -62,7 +62,8 @@ type Contender struct {
 	Config
 	api     *api.Client
 	rt      *transport
-	reached bool // Consul has answered once
+	tried   string // the session with which an acquire was sent
+	reached bool   // Consul has answered once
 }
 
 // NewContender checks the settings of the client; it sends nothing. Its errors are
@@ -171,6 +172,12 @@ func (c *Contender) contend(ctx context.Context, ready func([]byte) error) (t *T
 				return nil, &HeldError{Why: "lock-delay"}
 			case errors.Is(err, errTaken) && c.NoWait, errors.Is(err, errTaken) && !queued:
 				// Somebody was faster: see who.
+			case errors.Is(err, errLockDelay) && !queued:
+				// In order of arrival: the first one asks while the delay runs, the others watch.
+				if v, err = c.enqueue(ctx, session); err != nil {
+					return nil, err
+				}
+				queued, fresh = true, true
 			case errors.Is(err, errLockDelay):
 				c.tell(v, session)
 				if err := c.pause(ctx, delayPause/10+c.Jitter(delayPause*9/10)); err != nil {
@@ -197,8 +204,7 @@ func (c *Contender) contend(ctx context.Context, ready func([]byte) error) (t *T
 			return nil, h
 		}
 		if !queued {
-			err := c.retry(ctx, "join the queue", func(ctx context.Context) (err error) { v, err = c.join(ctx, session); return err })
-			if err != nil {
+			if v, err = c.enqueue(ctx, session); err != nil {
 				return nil, err
 			}
 			queued, fresh = true, true
@@ -338,6 +344,8 @@ func txn(ctx context.Context, client *api.Client, ops api.TxnOps) (*api.TxnRespo
 	if err != nil {
 		return nil, err
 	}
+	r.Results = slices.DeleteFunc(r.Results, func(t *api.TxnResult) bool { return t == nil })
+	r.Errors = slices.DeleteFunc(r.Errors, func(e *api.TxnError) bool { return e == nil })
 	if !ok {
 		return nil, &refused{txnErrors(r)}
 	}
@@ -378,6 +386,12 @@ func (c *Contender) record(state, session string) []byte {
 	return b
 }
 
+// enqueue joins the queue, with retries.
+func (c *Contender) enqueue(ctx context.Context, session string) (v view, err error) {
+	err = c.retry(ctx, "join the queue", func(ctx context.Context) (err error) { v, err = c.join(ctx, session); return err })
+	return v, err
+}
+
 // join enters the queue and reads lock and queue in the same instant.
 func (c *Contender) join(ctx context.Context, session string) (view, error) {
 	r, err := c.txn(ctx, api.TxnOps{
@@ -387,6 +401,9 @@ func (c *Contender) join(ctx context.Context, session string) (view, error) {
 	})
 	if err != nil {
 		return view{}, err
+	}
+	if len(r.Results) == 0 || r.Results[0].KV == nil || r.Results[0].KV.Session != session {
+		return view{}, errNotConsul
 	}
 	r.Results = r.Results[1:] // the lock operation's own result has no value
 	return c.view(r), nil
@@ -480,6 +497,7 @@ func (c *Contender) tryLock(ctx context.Context, session string, queued bool, re
 	}
 	rctx, done := context.WithTimeout(ctx, c.Poll)
 	defer done()
+	c.tried = session
 	sent := c.Now()
 	r, err := c.txn(rctx, ops)
 	if no, ok := errors.AsType[*refused](err); ok {
@@ -494,7 +512,7 @@ func (c *Contender) tryLock(ctx context.Context, session string, queued bool, re
 			return nil, errTaken
 		}
 		c.Log.Debug().Str("answer", no.what).Msg("acquire refused")
-		return nil, errTaken
+		return nil, fmt.Errorf("%w: %s", errUnknown, no.what) // paced, and bounded for -n
 	}
 	switch {
 	case ctx.Err() != nil:
@@ -540,10 +558,12 @@ func (c *Contender) leave(ctx context.Context, why error, session string, queued
 // and destroys the session. After that nothing that is still under way can lock with it.
 func (c *Contender) endSession(ctx context.Context, session string, queued bool) error {
 	if queued {
-		_, err := c.txn(ctx, api.TxnOps{{KV: &api.KVTxnOp{Verb: api.KVDelete, Key: c.queueKey(session)}}})
-		if err != nil {
-			return err
-		}
+		// At best: without it the entry is dead when the session is, and is swept.
+		_, _ = c.txn(ctx, api.TxnOps{{KV: &api.KVTxnOp{Verb: api.KVDelete, Key: c.queueKey(session)}}})
+	}
+	if c.tried == session {
+		// An acquire whose answer we didn't wait for: unlocked, it arms no lock-delay.
+		_, _ = c.txn(ctx, api.TxnOps{{KV: &api.KVTxnOp{Verb: api.KVUnlock, Key: c.lockKey(), Value: c.record("released", session), Flags: api.LockFlagValue, Session: session}}})
 	}
 	_, err := c.api.Session().Destroy(session, (&api.WriteOptions{}).WithContext(ctx))
 	return err
@@ -559,6 +579,7 @@ func (c *Contender) retry(ctx context.Context, what string, f func(context.Conte
 		err := f(rctx)
 		done()
 		no, isRefused := errors.AsType[*refused](err)
+		refusal, setting := badSetting(err)
 		switch {
 		case err == nil:
 			c.reached = true
@@ -572,7 +593,10 @@ func (c *Contender) retry(ctx context.Context, what string, f func(context.Conte
 			return &PermissionError{cause(err), c.Rule()}
 		case isRefused && isInvalidSession(no.what):
 			return errSessionGone
-		case badRequest(err):
+		case (c.NoWait || !c.reached) && c.Now()-start >= c.Poll && setting:
+			// Not at once: an agent that has just started says so, too.
+			return &ConfigError{"Consul refuses the session: " + refusal}
+		case badRequest(err) && (c.NoWait || !c.reached):
 			return &UnreachableError{c.Address(), cause(err)}
 		case (c.NoWait || !c.reached) && (c.Now()-start >= 2*c.Poll || errors.Is(err, errNotConsul) || isDecode(err)):
 			return &UnreachableError{c.Address(), cause(err)}

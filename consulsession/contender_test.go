@@ -364,7 +364,7 @@ func TestRunsRecord(t *testing.T) {
 	if err := json.Unmarshal(value, &runs); err != nil || len(runs.Runs) != 20 || runs.Runs[19].Token != 29 {
 		t.Errorf("%v %d runs", err, len(runs.Runs))
 	}
-	for _, old := range []string{"", "garbage", `{"schema":9,"runs":[{}]}`, `[]`} {
+	for _, old := range []string{"", "garbage", `{"schema":9,"runs":[{}]}`, `[]`, `{"schema":1,"runs":[{"host":"` + strings.Repeat("x", 524_000) + `"}]}`} {
 		if err := json.Unmarshal(appendRun([]byte(old), Run{Token: 1}), &runs); err != nil || len(runs.Runs) != 1 {
 			t.Errorf("after %q: %v, %d runs", old, err, len(runs.Runs))
 		}
@@ -427,4 +427,83 @@ func TestAddresses(t *testing.T) {
 			t.Errorf("%q is taken for an address", bad)
 		}
 	}
+}
+
+// While a lock-delay runs, newcomers queue in order of arrival instead of all asking.
+func TestNewcomersQueueDuringALockDelay(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *consulmodel.Model) {
+		first, err := contender(t, config(m.Transport(nil))).Acquire(t.Context(), always)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.DestroySession(first.session)
+		var mu sync.Mutex
+		var order []int
+		var wg sync.WaitGroup
+		for i := range 5 {
+			wg.Go(func() {
+				time.Sleep(time.Duration(i+1) * 100 * time.Millisecond)
+				term, err := contender(t, config(m.Transport(nil))).Acquire(t.Context(), always)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				order = append(order, i)
+				mu.Unlock()
+				if err := term.Release(t.Context(), Ended{}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if !slices.IsSorted(order) || len(order) != 5 {
+			t.Errorf("order of holders %v", order)
+		}
+	})
+}
+
+// Answers of something that isn't Consul prove nothing and don't end us.
+func TestNonsenseIsSilence(t *testing.T) {
+	for _, body := range []string{`{}`, `null`, `{"Results":[]}`, `{"Results":[null]}`, `{"Results":[{"KV":{"Key":"other","Session":"s"}}]}`, `[]`, ``, `<html>`} {
+		t.Run(body, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, m *consulmodel.Model) {
+				rt := m.Transport(nil)
+				term, err := contender(t, config(rt)).Acquire(t.Context(), always)
+				if err != nil {
+					t.Fatal(err)
+				}
+				rt.SetFaults(func(*consulmodel.Request) consulmodel.Plan { return consulmodel.Plan{Status: 200, Body: body} })
+				var lost *LostError
+				if err := term.Check(t.Context()); err == nil || errors.As(err, &lost) {
+					t.Errorf("a check that was answered %q: %v", body, err)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+				defer cancel()
+				if _, err := contender(t, config(rt)).Acquire(ctx, always); err == nil {
+					t.Errorf("acquired by %q", body)
+				}
+			})
+		})
+	}
+}
+
+// An acquire that is refused for a reason we don't know is asked for again with pauses.
+func TestUnknownRefusalIsPaced(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *consulmodel.Model) {
+		rt := m.Transport(func(r *consulmodel.Request) consulmodel.Plan {
+			if r.Has("lock") {
+				return consulmodel.Plan{Status: 409, Body: `{"Results":null,"Errors":[{"OpIndex":0,"What":"policy says no"}]}`}
+			}
+			return consulmodel.Plan{}
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		if _, err := contender(t, config(rt)).Acquire(ctx, always); err == nil {
+			t.Fatal("acquired")
+		}
+		if n := rt.Sent(); n > 200 {
+			t.Errorf("%d requests in 10s", n)
+		}
+	})
 }

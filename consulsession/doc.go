@@ -9,8 +9,8 @@
 //     after the call began; a *[LostError] proves that it isn't any more; everything else
 //     proves nothing. A renewal's 200 and what a watch shows prove nothing either.
 //   - [Term.Token] grows from holder to holder: it is the Raft index of the acquire.
-//   - Contenders are served in order of arrival, and a release wakes one of them: 7 requests
-//     a hand-over, with 10 waiting or with 1000.
+//   - Contenders are served in order of arrival, and a release wakes one of them: at most 8
+//     requests a contender, renewals apart, with 10 waiting or with 100.
 //   - A session serves one term. An acquire whose answer never came is asked for again with
 //     the same session, or the session is destroyed; it is never taken for held.
 //   - Every request but a watch takes at most Config.Poll; a watch takes at most 20 s. At most

@@ -96,17 +96,27 @@ func forbidden(err error) bool {
 	return ok && (s.Code == http.StatusForbidden || s.Code == http.StatusUnauthorized)
 }
 
-// badRequest: an answer that no retry will mend (not Consul, a wrong setting).
+// badRequest: an answer that no retry will mend (it isn't Consul that answers).
 func badRequest(err error) bool {
+	if s, ok := errors.AsType[api.StatusError](err); ok { // what the transport lets through
+		return s.Code == http.StatusNotFound
+	}
 	s, ok := errors.AsType[*StatusError](err)
-	if !ok {
-		return false
+	return ok && s.Code >= 300 && s.Code < 500 && s.Code != http.StatusTooManyRequests && s.Code != http.StatusRequestTimeout
+}
+
+// badSetting is Consul's word for a session that can't be, if err is one.
+func badSetting(err error) (what string, ok bool) {
+	s, ok := errors.AsType[*StatusError](err)
+	if !ok || s.Code != http.StatusInternalServerError {
+		return "", false
 	}
-	if s.Code == http.StatusInternalServerError {
-		return strings.Contains(s.Body, "Invalid Session TTL") || strings.Contains(s.Body, "Missing node registration") ||
-			strings.Contains(s.Body, "Missing check") || strings.Contains(s.Body, "No path to datacenter")
+	for _, text := range []string{"Invalid Session TTL", "Missing node registration", "Missing check", "No path to datacenter"} {
+		if strings.Contains(s.Body, text) {
+			return s.Body, true
+		}
 	}
-	return s.Code >= 300 && s.Code < 500 && s.Code != http.StatusTooManyRequests && s.Code != http.StatusRequestTimeout
+	return "", false
 }
 
 // txnErrors is what a refused transaction says, one text an operation.

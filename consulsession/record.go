@@ -44,14 +44,18 @@ type Runs struct {
 	Runs   []Run `json:"runs"`
 }
 
-// maxRuns is how many runs are kept.
-const maxRuns = 20
+// maxRuns is how many runs are kept; what is larger than maxRunsSize isn't ours, and would
+// bring the release near the 512 KiB that Consul takes.
+const (
+	maxRuns     = 20
+	maxRunsSize = 64 << 10
+)
 
-// appendRun adds r to what old holds. What can't be read (garbage, a newer schema) is
+// appendRun adds r to what old holds. What can't be read (garbage, too large, a newer schema) is
 // replaced: it must not keep anybody from releasing.
 func appendRun(old []byte, r Run) []byte {
 	var runs Runs
-	if json.Unmarshal(old, &runs) != nil || runs.Schema > Schema {
+	if len(old) > maxRunsSize || json.Unmarshal(old, &runs) != nil || runs.Schema > Schema {
 		runs = Runs{}
 	}
 	runs.Schema = Schema

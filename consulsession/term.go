@@ -55,7 +55,10 @@ func (t *Term) Env() []string {
 // to Raft. nil proves that the session held the key at an instant after the call began;
 // a *LostError that it doesn't any more; everything else is silence.
 func (t *Term) Check(ctx context.Context) error {
-	_, err := txn(ctx, t.c.api, api.TxnOps{{KV: &api.KVTxnOp{Verb: api.KVCheckSession, Key: t.Key(), Session: t.session}}})
+	r, err := txn(ctx, t.c.api, api.TxnOps{{KV: &api.KVTxnOp{Verb: api.KVCheckSession, Key: t.Key(), Session: t.session}}})
+	if err == nil && (len(r.Results) != 1 || r.Results[0].KV == nil || r.Results[0].KV.Key != t.Key() || r.Results[0].KV.Session != t.session) {
+		return errNotConsul // a 200 of something else in the way proves nothing
+	}
 	no, ok := errors.AsType[*refused](err)
 	if !ok {
 		return cause(err)
@@ -180,7 +183,7 @@ func (c *Contender) unlock(ctx context.Context, ops api.TxnOps, session string, 
 	if derr != nil {
 		c.Log.Debug().Err(cause(derr)).Msg("cannot destroy the session; it ends by itself")
 	}
-	if _, ok := errors.AsType[*refused](err); err != nil && !ok {
+	if no, ok := errors.AsType[*refused](err); err != nil && (!ok || isDenied(no.what)) {
 		return cause(err)
 	}
 	return nil

@@ -65,9 +65,11 @@ func removeCgroups(keeper int) {
 	if err != nil {
 		return
 	}
-	left, _ := filepath.Glob(filepath.Join(parent, fmt.Sprintf("onlyone-%d-*", keeper)))
-	for _, dir := range left {
-		(&cgroup{dir}).remove()
+	entries, _ := os.ReadDir(parent) // not Glob: systemd's names have backslashes
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), fmt.Sprintf("onlyone-%d-", keeper)) {
+			(&cgroup{filepath.Join(parent, e.Name())}).remove()
+		}
 	}
 }
 

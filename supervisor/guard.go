@@ -52,6 +52,7 @@ type Event struct {
 	Pid       int                `json:",omitempty"` // Started
 	Errno     syscall.Errno      `json:",omitempty"` // StartFailed
 	Detail    string             `json:",omitempty"` // StartFailed
+	Unforked  bool               `json:",omitempty"` // StartFailed: there is no process, so no TreeGone follows
 	Status    syscall.WaitStatus `json:",omitempty"` // CommandEnded, TreeGone
 	Leftovers []string           `json:",omitempty"` // CommandEnded, StillAlive
 	Killed    bool               `json:",omitempty"` // TreeGone: SIGKILL was needed
@@ -195,12 +196,12 @@ func (g *guard) deadlines(term, kill Instant) {
 // start forks the command: no armed deadline, no child.
 func (g *guard) start(now Instant, c Command) {
 	if g.phase != guardIdle || now >= g.term {
-		g.send(Event{Kind: StartFailed, Errno: syscall.ETIMEDOUT, Detail: "the lease ended before the start"})
+		g.send(Event{Kind: StartFailed, Unforked: true, Errno: syscall.ETIMEDOUT, Detail: "the lease ended before the start"})
 		return
 	}
 	if _, err := g.tree.Start(c); err != nil {
 		errno, _ := err.(syscall.Errno)
-		g.send(Event{Kind: StartFailed, Errno: errno, Detail: err.Error()})
+		g.send(Event{Kind: StartFailed, Unforked: true, Errno: errno, Detail: err.Error()})
 		return
 	}
 	g.phase = guardRunning

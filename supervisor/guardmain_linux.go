@@ -110,7 +110,7 @@ func (l *guardLoop) watchSignals() {
 		one := binary.NativeEndian.AppendUint64(nil, 1)
 		for s := range c {
 			switch s {
-			case unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT:
+			case unix.SIGTERM, unix.SIGINT:
 				select {
 				case l.stopSig <- struct{}{}:
 				default:
@@ -261,8 +261,8 @@ func (l *guardLoop) handle(kind frameKind, payload []byte) error {
 		}
 		l.deadlines(term, kill)
 	case frameStart:
-		var c Command
-		if err := json.Unmarshal(payload, &c); err != nil {
+		c, err := parseCommand(payload)
+		if err != nil {
 			return err
 		}
 		l.start(now, c)

@@ -35,7 +35,9 @@ type guardProcess struct {
 	tree   descendants
 	mu     sync.Mutex // one reaper at a time: the SIGCHLD loop or Enforce
 	sig    chan os.Signal
+	torn   bool // a frame went out only in part
 
+	clean    bool // the guard ended by itself, and so with nothing left
 	hopeless bool // Enforce has given up once
 }
 
@@ -136,14 +138,21 @@ func (g *guardProcess) receive() {
 
 // write never waits long: a guard that doesn't read is stopped or gone, and the missing
 // acknowledgement is what the keeper acts on.
-func (g *guardProcess) write(frame []byte) {
-	_ = g.to.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
-	_, _ = g.to.Write(frame)
+func (g *guardProcess) write(frame []byte) { g.writeWithin(frame, 100*time.Millisecond) }
+
+// writeWithin: after a frame that went only in part, nothing more can be understood.
+func (g *guardProcess) writeWithin(frame []byte, limit time.Duration) {
+	if g.torn {
+		return
+	}
+	_ = g.to.SetWriteDeadline(time.Now().Add(limit))
+	n, err := g.to.Write(frame)
+	g.torn = err != nil && n > 0
 }
 
 func (g *guardProcess) Events() <-chan Event         { return g.events }
 func (g *guardProcess) Deadlines(term, kill Instant) { g.write(deadlinesFrame(term, kill)) }
-func (g *guardProcess) Start(c Command)              { g.write(jsonFrame(frameStart, c)) }
+func (g *guardProcess) Start(c Command)              { g.writeWithin(commandFrame(c), guardPatience) }
 func (g *guardProcess) Signal(s syscall.Signal) {
 	g.write(appendFrame(nil, frameSignal, []byte{byte(s)}))
 }
@@ -153,8 +162,9 @@ func (g *guardProcess) ReleaseInfo(info []byte) { g.write(appendFrame(nil, frame
 
 // reap collects what has ended; the caller holds mu.
 func (g *guardProcess) reap() (empty bool) {
-	return g.tree.reapPass(func(pid int, _ syscall.WaitStatus) {
+	return g.tree.reapPass(func(pid int, status syscall.WaitStatus) {
 		if pid == g.pid {
+			g.clean = status.Exited() && status.ExitStatus() == 0
 			close(g.reaped)
 			g.pid = 0 // it may be somebody else's now
 		}
@@ -202,7 +212,14 @@ func (g *guardProcess) Quit() {
 	stop := time.AfterFunc(limit, func() { close(giveUp) })
 	defer stop.Stop()
 	g.waitEnd()
-	g.Enforce(giveUp)
+	g.mu.Lock()
+	clean := g.clean
+	g.mu.Unlock()
+	// Not after a clean end: what descends from us then isn't the command's (a daemon of a
+	// script that executed onlyone at its end).
+	if !clean {
+		g.Enforce(giveUp)
+	}
 	signal.Stop(g.sig)
 	close(g.sig)
 	g.from.Close()

@@ -287,12 +287,15 @@ func (h *holding) event(e Event, ok bool) {
 	}
 	switch e.Kind {
 	case Armed:
+		if h.dead { // acknowledged before the guard acted: by then it had to be done
+			h.endAt = max(h.endAt, e.Kill+margin)
+		}
 		h.extend(e.Kill)
 	case Started:
 		h.Log.Info().Uint64("token", h.term.Token()).Int("pid", e.Pid).Msg("running")
 	case StartFailed:
 		h.startErr = &e
-		h.gone = e.Errno == syscall.ETIMEDOUT || h.gone // never forked
+		h.gone = h.gone || e.Unforked
 	case CommandEnded:
 		h.status = e.Status
 		h.Log.Warn().Msgf("%d %s the command: %s; stopping before the lock is released",

@@ -416,3 +416,47 @@ func TestPIDNamespace(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestCommandFrame: arguments are bytes, not text (a file name in Latin-1).
+func TestCommandFrame(t *testing.T) {
+	c := Command{Path: "/bin/x", Args: []string{"x", "", "a\xffb", "<&>"}, Env: []string{"A=\xfe", "B="}}
+	var f frames
+	f.add(commandFrame(c))
+	_, payload, ok, err := f.next()
+	got, err2 := parseCommand(payload)
+	if !ok || err != nil || err2 != nil || fmt.Sprintf("%q", got) != fmt.Sprintf("%q", c) {
+		t.Errorf("%q became %q (%v %v)", c, got, err, err2)
+	}
+}
+
+// TestCommandThatCannotBeForked: an argument list that is too long for the shim ends the
+// run; it used to leave the keeper waiting with the lock held.
+func TestCommandThatCannotBeForked(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	g, err := StartGuard(GuardOptions{KillAfter: time.Second, StopSignal: syscall.SIGTERM})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Quit()
+	now := bootNow()
+	g.Deadlines(now+10*time.Second, now+11*time.Second)
+	g.Start(Command{Path: "/bin/true", Args: []string{"true", strings.Repeat("x", 1<<20)}, Env: []string{"DIR=" + dir}})
+	timeout := time.After(30 * time.Second)
+	for {
+		select {
+		case e, ok := <-g.Events():
+			if !ok {
+				t.Fatal("the guard ended")
+			}
+			if e.Kind == StartFailed {
+				if !e.Unforked || e.Errno != syscall.E2BIG {
+					t.Errorf("got %+v, want E2BIG and nothing forked", e)
+				}
+				return
+			}
+		case <-timeout:
+			t.Fatal("no word of the failed start")
+		}
+	}
+}

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -90,4 +92,20 @@ func (f *frames) next() (kind frameKind, payload []byte, ok bool, err error) {
 	kind, payload = frameKind(f.buf[0]), f.buf[5:5+n:5+n]
 	f.buf = f.buf[5+n:]
 	return kind, payload, true, nil
+}
+
+// commandFrame is NUL-separated: arguments and environment are bytes, and JSON would
+// replace what isn't UTF-8 (file names in Latin-1).
+func commandFrame(c Command) []byte {
+	parts := append([]string{strconv.Itoa(len(c.Args)), c.Path}, c.Args...)
+	return appendFrame(nil, frameStart, []byte(strings.Join(append(parts, c.Env...), "\x00")))
+}
+
+func parseCommand(p []byte) (Command, error) {
+	parts := strings.Split(string(p), "\x00")
+	n, err := strconv.Atoi(parts[0])
+	if err != nil || n < 0 || len(parts) < n+2 {
+		return Command{}, errFrame
+	}
+	return Command{Path: parts[1], Args: parts[2 : 2+n], Env: parts[2+n:]}, nil
 }
