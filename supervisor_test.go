@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -51,6 +52,9 @@ func TestMain(m *testing.M) {
 
 func testMain(m *testing.M) int {
 	flag.Parse()
+	// Where the tests were started with these ignored (nohup, a script's "&"), everything that
+	// they start would ignore them, too. With a handler here it gets their default action.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT)
 	for _, kv := range os.Environ() {
 		name, _, _ := strings.Cut(kv, "=")
 		if strings.HasPrefix(name, "CONSUL_HTTP_") || strings.HasPrefix(name, "ONLYONE_") && name != "ONLYONE_TEST_CONSUL" {
