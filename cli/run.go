@@ -131,7 +131,7 @@ func (in *invocation) runCommand() *cli.Command {
 			boolean(forCommand, "pid-namespace", "", "run CMD in a PID namespace of its own (as root)"),
 
 			boolean(forTelling, "quiet", "q", "say only what went wrong"),
-			&cli.BoolFlag{Name: "verbose", Aliases: []string{"v"}, Category: forTelling, Usage: "say what happens; -vv: every request", EnvVars: variable("verbose"), Count: &verbosity},
+			&cli.BoolFlag{Name: "verbose", Aliases: []string{"v"}, Category: forTelling, Usage: "say what happens; -vv: each failed attempt, too", EnvVars: variable("verbose"), Count: &verbosity},
 			flag(forTelling, "log-format", "", &in.logFormat, "write messages as `FORMAT`: human or json (human)"),
 			boolean(forTelling, "json", "", "--log-format json; --explain as JSON, too"),
 

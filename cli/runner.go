@@ -266,6 +266,9 @@ func (r *runner) notAcquired(err error, c *consulsession.Contender) error {
 		return &exitError{code: exitConfig, what: bad, hint: "are --check, --session-node, --ttl and --datacenter right?"}
 	}
 	if denied, ok := errors.AsType[*consulsession.PermissionError](err); ok {
+		if strings.Contains(denied.Error(), "ACL not found") {
+			return &exitError{code: exitDenied, what: denied, hint: "Consul doesn't know this token: is CONSUL_HTTP_TOKEN, or the token file, right?"}
+		}
 		return &exitError{code: exitDenied, what: denied, hint: "the token's policy needs: " + denied.Rule}
 	}
 	if gone, ok := errors.AsType[*consulsession.UnreachableError](err); ok {

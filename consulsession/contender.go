@@ -477,9 +477,9 @@ var (
 	errUnknown   = errors.New("the acquire's outcome is unknown")
 )
 
-// tryLock has the guard ready, reads once more, and acquires.
+// tryLock has the guard ready and acquires what a consistent read has just shown to be free.
 //
-// The consistent read right before closes a hole: a leader that was just elected and
+// That read closes a hole: a leader that was just elected and
 // hasn't applied the end of the old session would grant the lock without its lock-delay.
 func (c *Contender) tryLock(ctx context.Context, session string, queued bool, ready func([]byte) error) (*Term, error) {
 	if err := ctx.Err(); err != nil {

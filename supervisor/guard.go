@@ -97,6 +97,7 @@ type guard struct {
 	term, kill Instant // the lease's deadlines; only move forward
 	stopKill   Instant // while stopping: when SIGKILL is due if the lease doesn't end sooner
 	lost       bool    // the lease ended or the keeper is gone: no deadline is taken any more
+	asked      bool    // the command was sent its stop signal
 	ended      bool    // the command was reaped
 	killed     bool
 	status     syscall.WaitStatus
@@ -214,18 +215,27 @@ func (g *guard) stop(s Stop) {
 	}
 	g.end(s.KillAt)
 	switch {
-	case s.All:
+	case s.All && !g.lost: // the keeper knows that the lease is over, sooner than our timer
+		g.lost = true
 		g.stopAll(s.Signal)
-	case s.Signal != 0:
-		g.tree.Signal(s.Signal)
+	case !s.All && s.Signal != 0:
+		g.ask(s.Signal)
+	}
+}
+
+// ask sends the command its stop signal, once: many programs give up their clean end at a
+// second one.
+func (g *guard) ask(sig syscall.Signal) {
+	if !g.asked {
+		g.asked = true
+		g.tree.Signal(sig)
 		g.tree.Continue()
 	}
 }
 
 // stopAll asks the command and everything else to end.
 func (g *guard) stopAll(sig syscall.Signal) {
-	g.tree.Signal(sig)
-	g.tree.Continue()
+	g.ask(sig)
 	g.tree.TermAll()
 }
 

@@ -365,3 +365,30 @@ func TestLateAcquire(t *testing.T) {
 		}
 	}
 }
+
+// The command gets one stop signal, whoever asks first and however often: a second one
+// ends many programs at once.
+func TestOneStopSignal(t *testing.T) {
+	for name, script := range map[string]func(w *world){
+		"the lease ends": func(w *world) { w.hosts[0].net.SetFaults(drop) },
+		"the session ends": func(w *world) {
+			s, _ := w.model.Holder(simLockKey)
+			w.model.DestroySession(s)
+		},
+		"a stop, and then the lease ends": func(w *world) {
+			w.hosts[0].net.SetFaults(drop)
+			w.hosts[0].signals <- Signal{Signal: syscall.SIGTERM}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := scene(t, 1, childLife{deaf: true}, func(w *world) {
+				at(5 * time.Second)
+				script(w)
+				at(30 * time.Second)
+			})
+			if n := w.children[0].terms; n != 1 {
+				t.Errorf("%d stop signals, want 1", n)
+			}
+		})
+	}
+}

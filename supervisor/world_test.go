@@ -117,6 +117,7 @@ type simChild struct {
 	host           *simHost
 	token, session string
 	started, ended Instant
+	terms          int // SIGTERMs
 	gone           bool
 	frozenUntil    Instant // its whole machine was suspended; it runs no code before
 }
@@ -608,6 +609,9 @@ func (t *simTree) after(d time.Duration, status syscall.WaitStatus) {
 }
 
 func (t *simTree) Signal(s syscall.Signal) {
+	if s == syscall.SIGTERM {
+		t.child.terms++
+	}
 	if s == syscall.SIGTERM && !t.h.life.deaf {
 		t.after(t.h.life.dawdle, syscall.WaitStatus(syscall.SIGTERM))
 	}
