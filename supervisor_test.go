@@ -244,7 +244,7 @@ func nothingLeft(t testing.TB, s *consultest.Server, name, mark, tmp string, lim
 		}
 		for _, key := range s.Keys(t, "onlyone/"+name+"/") {
 			switch strings.TrimPrefix(key, "onlyone/"+name+"/") {
-			case ".runs":
+			case ".runs", ".holder", ".period":
 			case ".lock":
 				if kv := s.Key(t, key); kv != nil && kv.Session != "" {
 					left = append(left, "lock held by session "+kv.Session)

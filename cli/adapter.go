@@ -21,6 +21,10 @@ func (l consulLock) Acquire(ctx context.Context, ready func([]byte) error) (supe
 
 type consulTerm struct{ *consulsession.Term }
 
+func (t consulTerm) Watch(ctx context.Context, changed func()) {
+	t.Term.Watch(ctx, func(consulsession.Change) { changed() })
+}
+
 func (t consulTerm) Release(ctx context.Context, r supervisor.RunResult) error {
 	return t.Term.Release(ctx, consulsession.Ended(r))
 }

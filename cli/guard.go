@@ -15,7 +15,7 @@ func Helper(args []string) (code int, ok bool) {
 		return supervisor.ShimMain(args), true
 	case supervisor.IsGuard(args):
 		return supervisor.GuardMain(args, func(ctx context.Context, info []byte) error {
-			return consulsession.ReleaseTerm(ctx, info, nil)
+			return consulsession.ReleaseTerm(ctx, info, nil, nil)
 		}), true
 	}
 	return 0, false

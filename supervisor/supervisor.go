@@ -53,7 +53,8 @@ type lost interface {
 type RunResult struct {
 	Started, Ended time.Time
 	Exit           int    // as a shell shows it: 128 + n for signal n; -1 if it never ran
-	Outcome        string // "exited", "signaled", "stopped", "lost", "failed"
+	Outcome        string // "exited", "signaled", "stopped", "timeout", "lost", "failed"
+	Restarts       int
 }
 
 // Guard stops the command when the keeper can't. Its methods don't wait.

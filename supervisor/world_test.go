@@ -284,7 +284,7 @@ func (t simTerm) Release(ctx context.Context, r RunResult) error {
 // and shows the lock as ours, as a program that believes watches would.
 func (t simTerm) Watch(ctx context.Context, changed func()) {
 	if !t.h.w.broken.trustWatch {
-		t.Term.Watch(ctx, changed)
+		t.Term.Watch(ctx, func(consulsession.Change) { changed() })
 		return
 	}
 	client := &http.Client{Transport: keeperNet{t.h, &t.h.keeper}}
@@ -470,7 +470,7 @@ func (g *simGuard) loop() {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), limit)
 		defer cancel()
-		err := consulsession.ReleaseTerm(ctx, g.info, keeperNet{g.h, &g.h.guards})
+		err := consulsession.ReleaseTerm(ctx, g.info, nil, keeperNet{g.h, &g.h.guards})
 		g.h.w.log("%s: guard releases: %v", g.h.name, err)
 	}
 }
