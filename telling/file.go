@@ -19,21 +19,20 @@ func target(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	switch fi, err := os.Lstat(path); {
-	case errors.Is(err, fs.ErrNotExist):
-	case err != nil:
-		return "", err
-	default:
+	if _, err := os.Lstat(path); err == nil {
 		if path, err = filepath.EvalSymlinks(path); err != nil {
 			return "", err
 		}
-		if fi, err = os.Stat(path); err != nil {
+		fi, err := os.Stat(path)
+		if err != nil {
 			return "", err
 		}
 		if !fi.Mode().IsRegular() {
 			// A rename to /dev/null would replace it, for everybody.
 			return "", fmt.Errorf("%s is not a regular file", path)
 		}
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return "", err
 	}
 	// Only a try tells of a read-only file system, a quota and rights of every kind.
 	f, err := createBeside(path, 0o600)
