@@ -266,6 +266,9 @@ func oneByOne(t *testing.T, zone string, change time.Time) {
 		}
 		for i := 0; i+1 < len(starts); i++ {
 			start, end := starts[i], starts[i+1]
+			if len(starts) > 200 && start.Sub(change).Abs() > 3*time.Hour {
+				continue // each minute or five of three days: near the change is enough
+			}
 			for _, now := range []time.Time{start, start.Add(30 * time.Second), end.Add(-1)} {
 				if p := s.At(now, 0); !p.Start.Equal(start) || !p.End.Equal(end) {
 					t.Errorf("%s at %v: from %v to %v, want from %v to %v", s, now.In(s.zone), p.Start.In(s.zone), p.End.In(s.zone), start.In(s.zone), end.In(s.zone))

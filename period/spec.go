@@ -40,7 +40,11 @@ func Parse(text string, zone *time.Location) (Spec, error) {
 	if zone == nil {
 		zone = time.UTC
 	}
-	if err := checkZone(zone.String()); err != nil {
+	name := zone.String()
+	if zone == time.Local {
+		name = "Local" // also where TZ gives it another name
+	}
+	if err := checkZone(name); err != nil {
 		return Spec{}, err
 	}
 	if id, ok := strings.CutPrefix(text, "id:"); ok {
