@@ -12,6 +12,10 @@ import (
 // day of the week every 28 years, or 40 where a year such as 2100 has none.
 const horizon = 41
 
+// maxExpr is the longest expression, in bytes. It is stored in Consul; each minute of an
+// hour, written out, has 170.
+const maxExpr = 500
+
 // A cron is an expression of crontab(5). Bit n of a set: n matches.
 type cron struct {
 	minutes, hours, days, months, weekdays uint64
@@ -71,6 +75,9 @@ func cronSpec(expr string, zone *time.Location) (Spec, error) {
 }
 
 func cronFields(expr string) ([]string, error) {
+	if len(expr) > maxExpr {
+		return nil, fmt.Errorf("%q is %d bytes long, at most %d are allowed; write ranges (1-5) and steps (*/5)", "cron:"+short(expr), len(expr), maxExpr)
+	}
 	texts := strings.Fields(strings.ToUpper(expr))
 	if len(texts) == 0 {
 		return nil, fmt.Errorf("the cron expression is empty; write e.g. 'cron:15 2 * * *' for each day at 02:15")

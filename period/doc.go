@@ -11,7 +11,8 @@
 //   - Periods follow each other without gap or overlap, for ever. A period begins at a whole
 //     second and is named after it, in UTC.
 //   - What begins up to the tolerance early belongs to the period that is about to begin.
-//   - [Parse] and At end within a millisecond, whatever is typed.
+//   - [Parse] and At end soon, whatever is typed: the dearest expressions that we know take
+//     0.3 and 0.1 ms, most 0.01 ms (BenchmarkParse, BenchmarkAt).
 //
 // # Durations
 //
@@ -50,9 +51,12 @@
 //     tolerance, is in the next one. No clock can tell that from a fire.
 //   - A scheduler that fires by another clock than the host's own (one server that starts the
 //     job everywhere) needs clocks that are right within the tolerance.
-//   - The zone must be that of the scheduler, and its data the same on each host: [LoadZone]
-//     uses the host's /usr/share/zoneinfo if there is one. Where a country has changed its
-//     rules, update all hosts.
+//   - The zone must be that of the scheduler. cron and systemd timers go by the host's zone,
+//     and in another one two fires can share a period, which loses a run; [Spec.FitsClock]
+//     tells.
+//   - The zone's data must be the same on each host: [LoadZone] uses the host's
+//     /usr/share/zoneinfo if there is one. Where a country has changed its rules, update all
+//     hosts.
 //   - No seconds in expressions, and none of L, W, # and ?, which cron doesn't know either.
 //
 // # Use

@@ -75,6 +75,7 @@ func TestParseErrors(t *testing.T) {
 
 		{"cron:", "the cron expression is empty; write e.g. 'cron:15 2 * * *' for each day at 02:15"},
 		{"cron: ", "the cron expression is empty"},
+		{"cron:" + strings.Repeat("1,", 5000) + "1 * * * *", "at most 500 are allowed; write ranges"},
 		{"cron:0 0 31 2 *", `"cron:0 0 31 2 *" never fires: no month that it names has such a day`},
 		{"cron:0 0 30 2 *", "never fires"},
 		{"cron:0 0 31 2,4,6,9,11 */2", "never fires"},
@@ -142,6 +143,50 @@ func TestLoadZone(t *testing.T) {
 	}
 }
 
+// TestFitsClock: in a zone that isn't the scheduler's, fires share a period.
+func TestFitsClock(t *testing.T) {
+	now := instant(t, "2026-11-29T12:00:00Z")
+	for _, test := range []struct {
+		spec, zone, host string
+		fits             bool
+	}{
+		{"1d", "UTC", "UTC", true},
+		{"1d", "UTC", "Europe/London", false},
+		{"1d", "Europe/London", "UTC", false},
+		{"1d", "Europe/London", "Europe/London", true},
+		{"1d", "UTC", "Asia/Tokyo", true},
+		{"1d", "Europe/Berlin", "Europe/Paris", true},
+		{"1d", "Europe/Berlin", "America/New_York", false},
+		{"6h", "UTC", "Europe/Berlin", false},
+		{"1h", "UTC", "Europe/Berlin", true},
+		{"5m", "UTC", "Asia/Kathmandu", true},
+		{"7h", "UTC", "Europe/Berlin", true},
+		{"36h", "UTC", "Europe/Berlin", true},
+		{"2w", "UTC", "Europe/Berlin", false},
+		{"id:x", "UTC", "Europe/Berlin", true},
+		{"cron:0 9-17 * * *", "UTC", "Asia/Tokyo", false},
+		{"cron:0 9-17 * * *", "Asia/Tokyo", "Asia/Tokyo", true},
+		{"cron:15 * * * *", "UTC", "Europe/Berlin", false},
+		{"cron:15 2 * * *", "Europe/Berlin", "Europe/Rome", true},
+	} {
+		host, err := LoadZone(test.host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := mustParse(t, test.spec, test.zone).FitsClock(host, now); got != test.fits {
+			t.Errorf("%s in %s, host in %s: %v", test.spec, test.zone, test.host, got)
+		}
+	}
+	// Why it matters: two days at 00:30 in London, around the change to summer time.
+	a, b := instant(t, "2026-03-29T00:30:00+00:00"), instant(t, "2026-03-30T00:30:00+01:00")
+	if utc := mustParse(t, "1d", "UTC"); utc.At(a, 0) != utc.At(b, 0) {
+		t.Error("in UTC both have a period of their own")
+	}
+	if london := mustParse(t, "1d", "Europe/London"); london.At(a, 0) == london.At(b, 0) {
+		t.Error("in their own zone they share a period")
+	}
+}
+
 // FuzzParse: whatever is typed is refused or has periods, and its String means the same.
 func FuzzParse(f *testing.F) {
 	for i, text := range append(specs, "", "5", "id:x", "cron:0 0 30 2 *", "cron:0 0 29 2 1", "cron:* 2 25-31 3 */7", "cron:*/7,5 1-3/2 29 2 */7", "1h30m", "-5m") {
@@ -188,6 +233,21 @@ func BenchmarkAt(b *testing.B) {
 			s := mustParse(b, text, "Europe/Berlin")
 			for b.Loop() {
 				s.At(now, 0)
+			}
+		})
+	}
+}
+
+// BenchmarkParse: the dearest ones look for a fire in vain.
+func BenchmarkParse(b *testing.B) {
+	zone, err := LoadZone("Europe/Berlin")
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, text := range []string{"1h", "cron:15 2 * * *", "cron:0 0 30 2 *", "cron:0 0 29 2 */7", "cron:* 2 25-31 3 */7"} {
+		b.Run(text, func(b *testing.B) {
+			for b.Loop() {
+				_, _ = Parse(text, zone)
 			}
 		})
 	}

@@ -44,6 +44,33 @@ func (s Spec) offset(t time.Time) int {
 	return offset
 }
 
+// FitsClock reports whether each fire of a scheduler that goes by the clock of host (as cron
+// and systemd timers do, by the host's own zone) has a period of its own. If not, the zone of
+// s is the wrong one, and runs get lost: at 00:30 in London, 1d in UTC makes one period of the
+// fires before and after the change to summer time. It looks a year ahead of now.
+//
+// Cron expressions need a clock that shows the same. For durations the difference may be any
+// that stays; for those of up to an hour, and those in UTC by necessity, nothing matters.
+func (s Spec) FitsClock(host *time.Location, now time.Time) bool {
+	length, isGrid := s.rule.(grid)
+	anyZone := isGrid && (s.again || day%(time.Duration(length)*time.Second) != 0 && time.Duration(length)*time.Second%day != 0)
+	if s.rule == nil || anyZone {
+		return true
+	}
+	clock := Spec{zone: host}
+	difference := 0
+	if isGrid {
+		difference = clock.offset(now) - s.offset(now)
+	}
+	for range 366 {
+		if clock.offset(now)-s.offset(now) != difference {
+			return false
+		}
+		now = now.Add(day)
+	}
+	return true
+}
+
 // maxPutBack is more than a clock was ever put back: a day, where a country changed to the
 // other side of the date line. It is also more than any offset.
 const maxPutBack = 48 * time.Hour
