@@ -135,7 +135,7 @@ func (h *holding) extend(kill Instant) {
 	h.killAt, h.termAt, h.endAt = kill, kill-h.Dials.KillAfter, kill+margin
 	h.giveUpAt = h.endAt
 	h.setAlarm()
-	h.Observer.Extended(kill)
+	h.Observer.Extended(kill - h.Clock.Now())
 }
 
 // setAlarm wakes us when deadlines has the next thing to do.
@@ -412,9 +412,7 @@ func (h *holding) request(renewal bool, limit time.Duration, f func(context.Cont
 // renewal goes between them when the session would otherwise be near its TTL.
 func (h *holding) answer(a answer) {
 	h.inflight = false
-	if !a.renewal {
-		h.Observer.Checked(a.err == nil, a.took)
-	}
+	h.Observer.Checked(a.renewal, a.err, a.took)
 	if h.dead && h.broken.revive && a.err == nil && !a.renewal {
 		h.dead, h.cause = false, nil
 		now := h.Clock.Now()

@@ -177,26 +177,27 @@ type Hooks struct {
 
 // An Observer is told what happens, in order and from one goroutine. Its methods must not block.
 type Observer interface {
-	State(state string) // "contending", "drained", "running", "stopping", "restarting", "releasing"
+	State(state string) // "contending", "drained", "running", "stopping", "restarting", "releasing", "released"
 	Acquired(t Term)
-	Started(pid int)                     // the command was executed
-	Ended(r RunResult)                   // it and all that it started is gone
-	Lost(cause error)                    // the lock
-	Checked(ok bool, took time.Duration) // an ownership check was answered, or wasn't
-	Extended(until Instant)              // the lease
-	Beat()                               // the loop turns
+	Started(pid int)   // the command was executed
+	Ended(r RunResult) // it and all that it started is gone
+	Lost(cause error)  // the lock
+	// Checked: an ownership check or a renewal was answered (nil), or proves the loss, or was not answered.
+	Checked(renewal bool, err error, took time.Duration)
+	Extended(left time.Duration) // the lease
+	Beat()                       // the loop turns
 }
 
 type nobody struct{}
 
-func (nobody) State(string)                {}
-func (nobody) Acquired(Term)               {}
-func (nobody) Started(int)                 {}
-func (nobody) Ended(RunResult)             {}
-func (nobody) Lost(error)                  {}
-func (nobody) Checked(bool, time.Duration) {}
-func (nobody) Extended(Instant)            {}
-func (nobody) Beat()                       {}
+func (nobody) State(string)                       {}
+func (nobody) Acquired(Term)                      {}
+func (nobody) Started(int)                        {}
+func (nobody) Ended(RunResult)                    {}
+func (nobody) Lost(error)                         {}
+func (nobody) Checked(bool, error, time.Duration) {}
+func (nobody) Extended(time.Duration)             {}
+func (nobody) Beat()                              {}
 
 // brokenRules switches safety rules off, so that the simulation can show that it would
 // notice. Only tests set it.
@@ -529,6 +530,7 @@ func (s *supervisor) hold(t Term) Outcome {
 	if out.Kind != LostAlive {
 		s.Observer.State("releasing")
 		s.release(t, out.Result)
+		s.Observer.State("released")
 	}
 	s.quitGuard()
 	if out.Kind == Lost {
