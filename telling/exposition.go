@@ -2,7 +2,6 @@ package telling
 
 import (
 	"bytes"
-	"math"
 	"strconv"
 	"strings"
 )
@@ -53,12 +52,7 @@ func seriesName(name string, labels, values []string) string {
 }
 
 // number prints a fencing token or a timestamp as one would type it.
-func number(v float64) string {
-	if v == math.Trunc(v) && math.Abs(v) < 1<<53 {
-		return strconv.FormatFloat(v, 'f', -1, 64)
-	}
-	return strconv.FormatFloat(v, 'g', -1, 64)
-}
+func number(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
 
 // A histogram counts durations by size.
 type histogram struct {

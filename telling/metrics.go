@@ -50,7 +50,7 @@ type Metrics struct {
 	held         bool
 	token        uint64
 	position, of int
-	leaseEnd     time.Time // by the process's monotonic clock, as all times here
+	leaseEnd     time.Time // zero: not held; by Go's clock, which stands still in a suspend
 	runs         map[string]uint64
 	lost         map[string]uint64
 	checks       map[string]uint64
@@ -85,9 +85,14 @@ func (m *Metrics) Released() {
 	m.change(func() { m.held, m.token, m.leaseEnd = false, 0, time.Time{} })
 }
 
-// Lease says that the lease has remaining left, at each extension.
+// Lease says that the lease has remaining left, at each extension and at the first one, after
+// Acquired.
 func (m *Metrics) Lease(remaining time.Duration) {
-	m.change(func() { m.leaseEnd = time.Now().Add(remaining) })
+	m.change(func() {
+		if m.held { // and not one that was released while this was on its way
+			m.leaseEnd = time.Now().Add(remaining)
+		}
+	})
 }
 
 // Check counts a linearizable check of the lock.
@@ -126,7 +131,7 @@ func (m *Metrics) change(f func()) {
 func (m *Metrics) leading() (bool, string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.state == Running && m.held && m.leaseLeft() > 0, m.state
+	return m.state == Running && m.leaseLeft() > 0, m.state
 }
 
 func (m *Metrics) leaseLeft() time.Duration { return max(time.Until(m.leaseEnd), 0) }

@@ -236,6 +236,8 @@ func TestServer(t *testing.T) {
 	m.State(Running)
 	m.Released()
 	leader("when it is released", 503, "running")
+	m.Lease(time.Hour)
+	leader("after a late extension", 503, "running")
 
 	for _, test := range []struct {
 		method, path string

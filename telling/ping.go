@@ -207,7 +207,6 @@ func (p *Pinger) address(last string) string {
 	u := *p.base
 	u.RawPath = strings.TrimRight(u.EscapedPath(), "/") + "/" + last
 	u.Path = strings.TrimRight(u.Path, "/") + "/" + last
-	u.Fragment, u.RawFragment = "", ""
 	if u.RawQuery != "" {
 		u.RawQuery += "&"
 	}

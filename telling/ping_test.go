@@ -420,6 +420,27 @@ type endless struct {
 func (e *endless) Read(b []byte) (int, error) { e.read += len(b); return len(b), nil }
 func (e *endless) Close() error               { e.closed = true; return nil }
 
+// Three redirects are followed, as POST where the server says so.
+func TestPingFollowsRedirects(t *testing.T) {
+	for redirects := 0; redirects <= maxRedirects+1; redirects++ {
+		var got []string
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			body, _ := io.ReadAll(r.Body)
+			got = append(got, fmt.Sprintf("%s %t", r.Method, strings.Contains(string(body), "outcome: exited")))
+			if len(got) <= redirects {
+				http.Redirect(w, r, "/moved", http.StatusPermanentRedirect)
+			}
+		}))
+		p, warned := pinger(t, server.URL+"/"+secret)
+		p.End(t.Context(), aRun())
+		server.Close()
+		want := slices.Repeat([]string{"POST true"}, min(redirects, maxRedirects)+1)
+		if !slices.Equal(got, want) || (len(warned.all()) == 0) != (redirects <= maxRedirects) {
+			t.Errorf("%d redirects: got %q, want %q; %q", redirects, got, want, warned.all())
+		}
+	}
+}
+
 // net/http would tell the URL to whoever is redirected to.
 func TestPingRedirectTellsNobody(t *testing.T) {
 	var header http.Header
