@@ -74,6 +74,10 @@ func TestMetricsPage(t *testing.T) {
 		got = append(got, regexp.MustCompile(`^\| .*? \| [a-z-]+ \|`).FindString(row))
 	}
 	same(t, page, got, want)
+	text, err := os.ReadFile(page)
+	if limits := fmt.Sprintf("At most %d connections are open at once, and each request has %.0f s.", maxConns, requestLimit.Seconds()); err != nil || !strings.Contains(string(text), limits) {
+		t.Errorf("%s doesn't say: %s", page, limits)
+	}
 }
 
 // TestResultPage: docs/telling.md has every field of the result file, in its order.

@@ -158,7 +158,7 @@ func TestBadTargets(t *testing.T) {
 			}
 		}
 	}
-	for _, path := range []string{"", dir, "/dev/null", "/dev/fd/1", "/proc/version"} {
+	for _, path := range []string{"", dir, "/dev/null", "/proc/version"} {
 		if _, err := NewResultFile(path); err == nil {
 			t.Errorf("%q is taken", path)
 		}
