@@ -47,6 +47,7 @@ const cpuLimit = 700 * time.Millisecond
 
 func TestMain(m *testing.M) {
 	consultest.ChildMain()
+	hostMain()
 	os.Exit(testMain(m))
 }
 

@@ -22,6 +22,7 @@ type RunFunc func(context.Context, RunOptions) error
 type RunOptions struct {
 	Name     string // of the lock, without Prefix
 	BaseName bool   // Name is the command's base name, none was given
+	Host     string // empty: the host's own name
 	Command  []string
 	Prefix   string // without a '/' at its end
 
@@ -128,6 +129,7 @@ func (in *invocation) runCommand() *cli.Command {
 			boolean(forWaiting, "no-wait", "n", "don't wait if another host has the lock"),
 			flag(forWaiting, "wait", "w", wait, "wait for the lock at most `DUR` (default: for ever)"),
 			flag(forWaiting, "conflict-exit-code", "E", conflict, "exit with `N` if another host has the lock (75)"),
+			text(forWaiting, "host", "call this host `NAME` in records (its host name)"),
 			flag(forWaiting, "copies", "", copies, "let `N` run at once, each with its ONLYONE_COPY"),
 			flag(forWaiting, "splay", "", splay, "contend up to `DUR` later, by host and period"),
 			flag(forWaiting, "start-deadline", "", startDeadline, "don't start `DUR` after the period's beginning"),
@@ -177,7 +179,7 @@ func (in *invocation) runCommand() *cli.Command {
 			return err
 		}
 		o := RunOptions{
-			Command: in.command, Prefix: prefix.prefix, ConflictExit: conflict.code,
+			Command: in.command, Host: c.String("host"), Prefix: prefix.prefix, ConflictExit: conflict.code,
 			Lease: lease.d, KillAfter: killAfter.d, TTL: ttl.d, Poll: poll.d,
 			SessionNode: c.String("session-node"), Explain: c.Bool("explain"),
 			Signal: sig.sig, StopTimeout: stopTimeout.d, PIDNamespace: c.Bool("pid-namespace"),

@@ -118,7 +118,7 @@ func newRunner(o RunOptions, dials supervisor.Dials, path string, sigs <-chan si
 
 func (r *runner) run(ctx context.Context) error {
 	clock := supervisor.BootClock()
-	host := hostname()
+	host := cmp.Or(r.o.Host, hostname())
 	jitter := func(most time.Duration) time.Duration { return rand.N(max(most, 1)) }
 	per, splay, startBy := r.schedule(host, clock.Now())
 	contender, err := consulsession.NewContender(consulsession.Config{

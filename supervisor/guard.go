@@ -111,7 +111,7 @@ type guard struct {
 	lost       bool    // the lease ended or the keeper is gone: no deadline is taken any more
 	asked      bool    // the command was sent its stop signal
 	ended      bool    // the command was reaped
-	natural    bool    // it had ended by itself
+	natural    bool    // how it ended is its own word
 	records    Records
 	killed     bool
 	status     syscall.WaitStatus
@@ -169,7 +169,8 @@ func (g *guard) reap(now Instant) {
 	status, empty := g.tree.Reap()
 	if status != nil {
 		g.ended, g.status = true, *status
-		g.natural = !g.lost && !g.asked && g.phase == guardRunning
+		// By itself, or with the word that it is done.
+		g.natural = !g.lost && !g.asked && g.phase == guardRunning || status.Exited() && status.ExitStatus() == 0
 		if !empty {
 			g.send(Event{Kind: CommandEnded, Status: g.status, Leftovers: g.tree.Names()})
 			// What outlives the command gets the rest of a running stop, or else G.
@@ -223,8 +224,9 @@ func (g *guard) start(now Instant, c Command) {
 	g.phase, g.records = guardRunning, c.Records
 }
 
-// result is what is known of a command that ended by itself, and for good, before the keeper
-// was gone; nil if it didn't. A periodic job that is done must not be done again.
+// result is what is known of a command that ended for good, and not because it was told to
+// when the keeper was gone; nil if it didn't. An exit of 0 is always its own word: a periodic
+// job that is done must not be done again.
 func (g *guard) result(started, ended time.Time) *RunResult {
 	r := RunResult{Started: started, Ended: ended}
 	r.Exit, r.Outcome = exitOf(g.status)
