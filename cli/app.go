@@ -42,6 +42,9 @@ func (a *App) Main(ctx context.Context, args []string, stdout, stderr io.Writer)
 	if err == nil {
 		err = app.RunContext(ctx, append([]string{app.Name}, ours...))
 	}
+	if err != nil && in.what == "check" {
+		err = unknown(stdout, err)
+	}
 	if err != nil {
 		in.fail(err)
 	}
@@ -81,10 +84,11 @@ func (in *invocation) fail(err error) {
 func (in *invocation) build() *cli.App {
 	in.logFormat = choiceValue{word: "human", of: []string{"human", "json"}}
 	app := &cli.App{
-		Name:     "onlyone",
-		Usage:    "run a command on exactly one host of many",
-		Version:  in.app.version,
-		Commands: []*cli.Command{in.runCommand(), in.versionCommand()},
+		Name:    "onlyone",
+		Usage:   "run a command on exactly one host of many",
+		Version: in.app.version,
+		Commands: []*cli.Command{in.runCommand(), in.statusCommand(), in.lsCommand(), in.historyCommand(), in.checkCommand(),
+			in.stepDownCommand(), in.pauseCommand(), in.resumeCommand(), in.unlockCommand(), in.resizeCommand(), in.versionCommand()},
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "version", Aliases: []string{"V"}, Usage: "print the version"},
 		},

@@ -501,7 +501,7 @@ func TestHelp(t *testing.T) {
 			t.Errorf("%s doesn't lead with examples", name)
 		}
 	}
-	fits("onlyone --help", appHelp, 24)
+	fits("onlyone --help", appHelp, 40)
 	fits("onlyone run --help", help, 48)
 	in := &invocation{app: New("", nil)}
 	for _, f := range in.build().Command("run").Flags {

@@ -10,6 +10,7 @@ import (
 // sysexits.h; 124 to 127 and 137 are those of timeout(1), env(1) and the shell.
 const (
 	exitOK            = 0
+	exitFree          = 1   // status, history: there is nothing of what was asked for
 	exitUsage         = 64  // the command line is wrong
 	exitUnavailable   = 69  // Consul can't be reached before the start
 	exitInternal      = 70  // onlyone itself failed

@@ -16,8 +16,22 @@ can prove that it holds the lock in Consul.
   onlyone run -w 10m db/vacuum -- psql -f vacuum.sql    wait at most 10 minutes
   onlyone run -n -E 0 -q report -- ./report.sh          quiet if another has it
 
-Commands:
+Run:
   run [flags] [NAME] -- CMD [ARG...]   run CMD while holding the lock NAME
+
+See:
+  status [NAME...]                     who has it, since when, who waits
+  ls [PREFIX]                          list the locks
+  history NAME                         the last runs
+  check NAME --max-age DUR             did it succeed in time? (for monitoring)
+
+Move:
+  step-down NAME                       the holder stops CMD and hands over
+  pause NAME, resume NAME              the holder stops, and nobody starts
+  resize NAME --copies N               change how many copies there may be
+  unlock NAME --force                  take it away, if all else fails
+
+More:
   version                              print the version (also -V, --version)
   help [COMMAND]                       print this, or the flags of a command
 
@@ -50,9 +64,12 @@ var seldom = map[string]bool{
 // That of run is the short one, unless all is set.
 func commandHelp(c *cli.Command, all bool) string {
 	var b strings.Builder
-	if c.Name == "run" {
+	switch {
+	case c.Name == "run":
 		b.WriteString(runHelp)
-	} else {
+	case c.Description != "":
+		b.WriteString(c.Description + "\n")
+	default:
 		fmt.Fprintf(&b, "onlyone %s [flags]: %s\n\n", c.Name, c.Usage)
 	}
 	category := ""

@@ -322,7 +322,7 @@ func (r *runner) exit(out supervisor.Outcome, c *consulsession.Contender) error 
 }
 
 func (r *runner) notAcquired(err error, c *consulsession.Contender) error {
-	see := fmt.Sprintf("to see it: consul kv get %s/%s/.lock", r.o.Prefix, r.o.Name)
+	see := "to see it: " + commandLine(r.o.Prefix, "status "+r.o.Name)
 	if held, ok := errors.AsType[*consulsession.HeldError](err); ok {
 		return r.conflict(fmt.Errorf("the lock is %w; not waiting (-n)", held), fmt.Sprintf("to wait for it: onlyone run -w 30m %s -- %s", r.o.Name, abbreviated(r.o.Command)))
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -86,12 +87,15 @@ func (o *Operator) beginning(begin string, kvs api.KVPairs) (locks []Lock) {
 	return locks
 }
 
-// first reads a folder. Where it is empty, probe is a key that the token must be able to
-// read: Consul leaves out of a tree what may not be read, but refuses a single key.
+// first reads a folder. If there is nothing that begins with probe, the token must be able to
+// read that: Consul leaves out of a tree what may not be read, but refuses a single key.
 func (o *Operator) first(ctx context.Context, folder, probe string) (kvs api.KVPairs, meta *api.QueryMeta, err error) {
 	err = o.ask(ctx, o.rule(probe, "read"), func(ctx context.Context) (err error) {
-		if kvs, meta, err = o.list(ctx, folder, api.QueryOptions{}); err != nil || len(kvs) > 0 {
+		if kvs, meta, err = o.list(ctx, folder, api.QueryOptions{}); err != nil {
 			return err
+		}
+		if slices.ContainsFunc(kvs, func(kv *api.KVPair) bool { return strings.HasPrefix(kv.Key, o.Prefix+"/"+probe) }) {
+			return nil
 		}
 		_, _, err = o.api.KV().Get(o.Prefix+"/"+probe, (&api.QueryOptions{RequireConsistent: true}).WithContext(ctx))
 		return err
