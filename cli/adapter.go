@@ -22,17 +22,15 @@ func (l consulLock) Acquire(ctx context.Context, ready func([]byte) error) (supe
 
 type consulTerm struct{ *consulsession.Term }
 
-func (t consulTerm) Watch(ctx context.Context, changed func(supervisor.Change)) {
-	t.Term.Watch(ctx, func(c consulsession.Change) {
-		out := supervisor.Change{Lock: c.Lock}
-		switch {
-		case c.StepDown != nil:
-			out.Order = supervisor.Order{Kind: supervisor.StepDown, Why: c.StepDown.String()}
-		case c.Paused != nil:
-			out.Order = supervisor.Order{Kind: supervisor.Pause, Why: c.Paused.String()}
-		}
-		changed(out)
-	})
+func (t consulTerm) Check(ctx context.Context) (supervisor.Order, error) {
+	o, err := t.Term.Check(ctx)
+	switch {
+	case o.StepDown != nil:
+		return supervisor.Order{Kind: supervisor.StepDown, Why: o.StepDown.String()}, err
+	case o.Paused != nil:
+		return supervisor.Order{Kind: supervisor.Pause, Why: o.Paused.String()}, err
+	}
+	return supervisor.Order{}, err
 }
 
 // Unclean tells a fence command who the last holder was.

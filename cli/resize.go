@@ -3,36 +3,15 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"strconv"
-	"strings"
 
 	"github.com/urfave/cli/v2"
 
 	"github.com/a-seed-0bc5ead7/onlyone/consulsession"
 )
 
-// maxCopies is the most copies that a lock may have: a contender reads the state of all of
+// mostCopies is the most copies that a lock may have: a contender reads the state of all of
 // them at once.
-const maxCopies = 1000
-
-// A copiesValue is the value of a flag that takes a number of copies; 0 wasn't given.
-type copiesValue struct{ n int }
-
-func (v *copiesValue) Set(s string) error {
-	n, err := strconv.ParseUint(strings.TrimSpace(s), 10, 16)
-	if err != nil || n < 1 || n > maxCopies {
-		return fmt.Errorf("%q is not a number of copies; use a number from 1 to %d", s, maxCopies)
-	}
-	v.n = int(n)
-	return nil
-}
-
-func (v *copiesValue) String() string {
-	if v == nil || v.n == 0 {
-		return ""
-	}
-	return strconv.Itoa(v.n)
-}
+const mostCopies = 1000
 
 // resizeJSON is what resize prints with --json.
 type resizeJSON struct {
@@ -49,7 +28,7 @@ type asked struct {
 }
 
 func (in *invocation) resizeCommand() *cli.Command {
-	copies := &copiesValue{}
+	copies := &countValue{low: 1, high: maxCopies}
 	return in.operation(&cli.Command{
 		Name:      "resize",
 		Usage:     "change how many copies of a lock there may be",

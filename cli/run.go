@@ -78,7 +78,8 @@ const (
 	defaultStopTimeout  = 30 * time.Second // what TimeoutStopSec of most units has room for (90s)
 )
 
-// maxCopies: a read of all copies stays below 1 MB.
+// maxCopies is the most copies that a lock may have: a contender reads the state of all of
+// them at once.
 const maxCopies = 1000
 
 // The categories of the help.

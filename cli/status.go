@@ -211,7 +211,7 @@ func details(h consulsession.Hold, row func(label, format string, a ...any), now
 		row("last run", "%s", lastRun(*r, now))
 	}
 	if p := h.Period; p != nil {
-		row("period", "%s", period(*p))
+		row("period", "%s", periodLines(*p))
 	}
 }
 
@@ -261,7 +261,7 @@ func duration(r consulsession.Run) (time.Duration, bool) {
 	return max(ended.Sub(started), 0), err1 == nil && err2 == nil
 }
 
-func period(p consulsession.PeriodRecord) string {
+func periodLines(p consulsession.PeriodRecord) string {
 	s := fmt.Sprintf("%s  %s", p.Period, p.State)
 	switch {
 	case p.State == "ended":

@@ -142,8 +142,8 @@ func (c *Contender) acquireOps(session string, v view, s slot) (api.TxnOps, erro
 	if c.Copies == 0 {
 		return ops, nil
 	}
-	ops = append(ops, lock(c.mirrorKey(s.copy)), op(api.KVTxnOp{Verb: api.KVDelete, Key: dir + ".paused"})) // the last holder's word of the pause
-	if v.inQueue(session) {                                                                                 // the next in the queue may take another copy
+	ops = append(ops, lock(c.mirrorKey(s.copy)))
+	if v.inQueue(session) { // the next in the queue may take another copy
 		ops = append(ops, op(api.KVTxnOp{Verb: api.KVDelete, Key: c.queueKey(session)}))
 	}
 	if v.copies != nil {

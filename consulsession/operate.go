@@ -261,6 +261,7 @@ func (o *Operator) StepDown(ctx context.Context, t Target, from Party, reason st
 	r, err := o.write(ctx, t, api.TxnOps{
 		{KV: &api.KVTxnOp{Verb: api.KVCheckSession, Key: o.dir(t) + ".lock", Session: from.Session}},
 		{KV: &api.KVTxnOp{Verb: api.KVSet, Key: o.dir(t) + ".step-down", Value: encode(a.Order)}},
+		o.ring(t),
 	})
 	if notHeldBy(err) {
 		l, _, err := o.Find(ctx, t.String())
@@ -301,6 +302,11 @@ func notHeldBy(err error) bool {
 	return ok && (strings.Contains(no.what, "failed session check") || strings.Contains(no.what, "doesn't exist"))
 }
 
+// ring wakes the holder of t, which looks for orders every poll anyway.
+func (o *Operator) ring(t Target) *api.TxnOp {
+	return &api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVSet, Key: o.dir(t) + ".lock-bell"}}
+}
+
 func (o *Operator) order(reason string) Order {
 	return Order{Schema: Schema, By: o.By, Since: stamp(o.Wall().Truncate(time.Second)), Reason: reason}
 }
@@ -311,18 +317,15 @@ const chunk = 60
 // Pause has the holders of a lock stop, and nobody start, until the time is over; for ever if
 // until is zero. An earlier pause is replaced.
 //
-// First the gate, that each acquire checks; then the word for the holder of each copy. A
-// holder from before the gate finds it, and after the gate there is no new one.
+// One key is the gate that each acquire checks, and what each holder's check reads.
 func (o *Operator) Pause(ctx context.Context, name string, until time.Time, reason string) (Order, Lock, error) {
 	order := o.order(reason)
 	order.Until = stamp(until.Truncate(time.Second))
-	set := func(t Target) *api.TxnOp {
-		return &api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVSet, Key: o.dir(t) + ".paused", Value: encode(order)}}
-	}
-	if _, err := o.write(ctx, Target{name, -1}, api.TxnOps{set(Target{name, -1})}); err != nil {
+	t := Target{name, -1}
+	if _, err := o.write(ctx, t, api.TxnOps{{KV: &api.KVTxnOp{Verb: api.KVSet, Key: o.dir(t) + ".paused", Value: encode(order)}}, o.ring(t)}); err != nil {
 		return order, Lock{}, err
 	}
-	l, err := o.eachCopy(ctx, name, set)
+	l, err := o.eachCopy(ctx, name, o.ring)
 	return order, l, err
 }
 
@@ -332,13 +335,8 @@ func (o *Operator) Resume(ctx context.Context, name string) (was bool, err error
 	if err != nil {
 		return false, err
 	}
-	del := func(t Target) *api.TxnOp {
-		return &api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVDelete, Key: o.dir(t) + ".paused"}}
-	}
-	if _, err := o.write(ctx, Target{name, -1}, api.TxnOps{del(Target{name, -1})}); err != nil {
-		return false, err
-	}
-	_, err = o.eachCopy(ctx, name, del)
+	t := Target{name, -1}
+	_, err = o.write(ctx, t, api.TxnOps{{KV: &api.KVTxnOp{Verb: api.KVDelete, Key: o.dir(t) + ".paused"}}})
 	return l.Paused != nil, err
 }
 

@@ -66,15 +66,49 @@ func (t *Term) Env() []string {
 	return env
 }
 
+// Orders are what operators ask of the holder; nil: nothing.
+type Orders struct {
+	StepDown *Order // this holder is to hand over
+	Paused   *Order // nobody may run
+}
+
 // Check is a linearizable ownership check: a read-only transaction in consistent mode,
 // which the leader serves only after a quorum has confirmed it, and which writes nothing
 // to Raft. nil proves that the session held the key at an instant after the call began;
-// a *LostError that it doesn't any more; everything else is silence.
-func (t *Term) Check(ctx context.Context) error {
-	r, err := txn(ctx, t.c.api, api.TxnOps{{KV: &api.KVTxnOp{Verb: api.KVCheckSession, Key: t.Key(), Session: t.session}}})
-	if err == nil && (len(r.Results) != 1 || r.Results[0].KV == nil || r.Results[0].KV.Key != t.Key() || r.Results[0].KV.Session != t.session) {
-		return errNotConsul // a 200 of something else in the way proves nothing
+// a *LostError that it doesn't any more; everything else is silence. The same request reads
+// what operators ask of the holder.
+func (t *Term) Check(ctx context.Context) (Orders, error) {
+	stepDown, paused := t.c.lockDir(t.copy)+".step-down", t.c.dir()+".paused"
+	r, err := txn(ctx, t.c.api, api.TxnOps{
+		{KV: &api.KVTxnOp{Verb: api.KVCheckSession, Key: t.Key(), Session: t.session}},
+		{KV: &api.KVTxnOp{Verb: api.KVGetTree, Key: stepDown}},
+		{KV: &api.KVTxnOp{Verb: api.KVGetTree, Key: paused}},
+	})
+	if err == nil && (len(r.Results) == 0 || r.Results[0].KV == nil || r.Results[0].KV.Key != t.Key() || r.Results[0].KV.Session != t.session) {
+		return Orders{}, errNotConsul // a 200 of something else in the way proves nothing
 	}
+	if err != nil {
+		return Orders{}, t.unproven(ctx, err)
+	}
+	var o Orders
+	for _, res := range r.Results[1:] {
+		switch kv := res.KV; {
+		case kv == nil:
+		case kv.Key == stepDown:
+			if order := ParseOrder(kv.Value); order.Session == t.session {
+				o.StepDown = &order
+			}
+		case kv.Key == paused:
+			if order := ParseOrder(kv.Value); !order.Over(t.c.Wall()) {
+				o.Paused = &order
+			}
+		}
+	}
+	return o, nil
+}
+
+// unproven is what the error of a check says: the loss, or nothing.
+func (t *Term) unproven(ctx context.Context, err error) error {
 	no, ok := errors.AsType[*refused](err)
 	if !ok {
 		return cause(err)
@@ -115,35 +149,35 @@ func (t *Term) Renew(ctx context.Context) error {
 	return nil
 }
 
-// Change is what a watch has seen: the lock may have changed hands, or an operator asks
-// for something.
-type Change struct {
-	Lock     bool
-	StepDown *Order // this holder is to hand over
-	Paused   *Order // nobody may run
-}
-
-// Watch calls changed when something happened to the lock key, or when there is an order for
-// its holder, until ctx ends. It only speeds things up: a watch can be old, so it proves
-// nothing. One request sees lock and orders, as they are what begins with a dot.
-func (t *Term) Watch(ctx context.Context, changed func(Change)) {
-	index := t.token
+// Watch calls changed when something happened to the lock key, or when an operator has rung
+// the bell beside it, until ctx ends. It only speeds things up: a watch can be old, so it
+// proves nothing, and the next check says what it was. (Not a watch of all that begins with a
+// dot: Consul's HTTP server takes a path that ends in "/." for the folder.)
+func (t *Term) Watch(ctx context.Context, changed func()) {
+	index, seen := t.token, t.token
 	for {
 		wctx, done := context.WithTimeout(ctx, watchLimit)
-		kvs, meta, err := t.c.api.KV().List(t.c.lockDir(t.copy)+".", (&api.QueryOptions{WaitIndex: index, WaitTime: watchWait}).WithContext(wctx))
+		kvs, meta, err := t.c.api.KV().List(t.Key(), (&api.QueryOptions{WaitIndex: index, WaitTime: watchWait}).WithContext(wctx))
 		done()
 		if ctx.Err() != nil {
 			return
 		}
 		if err != nil {
+			t.c.Log.Debug().Err(cause(err)).Msg("cannot watch the lock")
 			if t.c.pause(ctx, t.c.Poll/2+t.c.Jitter(t.c.Poll)) != nil {
 				return
 			}
 			continue
 		}
-		c, gone := t.change(kvs)
-		if c != (Change{}) {
-			changed(c)
+		var newest uint64
+		gone := true
+		for _, kv := range kvs {
+			newest = max(newest, kv.ModifyIndex)
+			gone = gone && kv.Key != t.Key()
+		}
+		if gone || newest != seen {
+			seen = newest
+			changed()
 		}
 		// Gone: the check will say so. Don't spin on a missing key.
 		if gone && t.c.pause(ctx, t.c.Poll) != nil {
@@ -155,28 +189,6 @@ func (t *Term) Watch(ctx context.Context, changed func(Change)) {
 			index = meta.LastIndex
 		}
 	}
-}
-
-// change is what the keys say to the holder, and whether the lock key is missing.
-func (t *Term) change(kvs api.KVPairs) (c Change, gone bool) {
-	gone = true
-	for _, kv := range kvs {
-		switch strings.TrimPrefix(kv.Key, t.c.lockDir(t.copy)) {
-		case ".lock":
-			gone = false
-			c.Lock = kv.ModifyIndex != t.token
-		case ".step-down":
-			if o := ParseOrder(kv.Value); o.Session == t.session {
-				c.StepDown = &o
-			}
-		case ".paused":
-			if o := ParseOrder(kv.Value); !o.Over(t.c.Wall()) {
-				c.Paused = &o
-			}
-		}
-	}
-	c.Lock = c.Lock || gone
-	return c, gone
 }
 
 // Ended is what the record of runs will say.

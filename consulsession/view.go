@@ -19,6 +19,7 @@ import (
 //	.runs, .period    records
 //	.paused           an operator's order: nobody may start
 //	.step-down        an operator's order to the holder
+//	.lock-bell        written with each order: the holder's watch of the lock sees it, too
 //	~queue/SESSION    contenders, each locked by its own session
 //
 // With copies there are these in Name, and a lock with its records in Name/0, Name/1, ...:

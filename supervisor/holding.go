@@ -35,7 +35,7 @@ type holding struct {
 	cancel   context.CancelFunc
 	wg       sync.WaitGroup
 	answers  chan answer
-	changes  chan Change
+	changes  chan struct{}
 	next     *time.Timer // the next attempt
 	inflight bool
 	silent   bool    // the last check brought no proof
@@ -53,6 +53,7 @@ type answer struct {
 	renewal bool
 	sent    Instant
 	took    time.Duration
+	order   Order
 	err     error
 }
 
@@ -62,7 +63,7 @@ func newHolding(s *supervisor, t Term) (*holding, error) {
 		return nil, err
 	}
 	h := &holding{supervisor: s, term: t, alarm: alarm,
-		answers: make(chan answer, 1), changes: make(chan Change), renewed: t.Sent()}
+		answers: make(chan answer, 1), changes: make(chan struct{}, 1), renewed: t.Sent()}
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	h.next = time.NewTimer(s.Dials.Poll)
 	return h, nil
@@ -94,8 +95,9 @@ func (h *holding) arm() error {
 		}
 		ctx, cancel := context.WithTimeout(h.ctx, h.Dials.Poll)
 		sent = h.Clock.Now()
-		err := h.term.Check(ctx)
+		order, err := h.term.Check(ctx)
 		cancel()
+		h.obey(order)
 		if l, ok := errors.AsType[lost](err); ok {
 			return l
 		}
@@ -158,10 +160,10 @@ func (h *holding) watch() {
 		defer wait.Stop()
 		select {
 		case <-wait.C:
-			h.term.Watch(h.ctx, func(c Change) {
+			h.term.Watch(h.ctx, func() {
 				select {
-				case h.changes <- c:
-				case <-h.ctx.Done():
+				case h.changes <- struct{}{}:
+				default:
 				}
 			})
 		case <-h.ctx.Done():
@@ -180,8 +182,11 @@ func (h *holding) turn(timer <-chan time.Time) (fired bool) {
 		h.event(e, ok)
 	case a := <-h.answers:
 		h.answer(a)
-	case c := <-h.changes:
-		h.change(c)
+	case <-h.changes:
+		if h.broken.trustWatch {
+			h.proven(h.Clock.Now())
+		}
+		h.attempt()
 	case <-h.next.C:
 		h.attempt()
 	case sig := <-h.Signals:
@@ -196,18 +201,6 @@ func (h *holding) turn(timer <-chan time.Time) (fired bool) {
 	return false
 }
 
-func (h *holding) change(c Change) {
-	if c.Lock {
-		if h.broken.trustWatch {
-			h.proven(h.Clock.Now())
-		}
-		h.attempt()
-	}
-	if c.Order.Kind != 0 {
-		h.obey(c.Order)
-	}
-}
-
 // heed looks whether this host was drained.
 func (h *holding) heed() {
 	if h.drained.On && !h.drained.Finish {
@@ -217,7 +210,7 @@ func (h *holding) heed() {
 
 // obey stops the command in order. A stop that is under way goes on as it is.
 func (h *holding) obey(o Order) {
-	if h.order.Kind != 0 || h.told || h.asked || h.dead {
+	if o.Kind == 0 || h.order.Kind != 0 || h.told || h.asked || h.dead {
 		return
 	}
 	h.order = o
@@ -390,18 +383,23 @@ func (h *holding) attempt() {
 	h.request(false, h.Dials.Poll, h.term.Check)
 }
 
-func (h *holding) request(renewal bool, limit time.Duration, f func(context.Context) error) {
+// renew sends a renewal of the session.
+func (h *holding) renew(limit time.Duration) {
+	h.request(true, limit, func(ctx context.Context) (Order, error) { return Order{}, h.term.Renew(ctx) })
+}
+
+func (h *holding) request(renewal bool, limit time.Duration, f func(context.Context) (Order, error)) {
 	h.inflight = true
 	h.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(h.ctx, limit)
 		defer cancel()
 		sent := h.Clock.Now()
-		err := f(ctx)
+		order, err := f(ctx)
 		took := h.Clock.Now() - sent
 		if h.broken.countFromResponse {
 			sent = h.Clock.Now()
 		}
-		h.answers <- answer{renewal, sent, took, err}
+		h.answers <- answer{renewal, sent, took, order, err}
 	})
 }
 
@@ -440,6 +438,7 @@ func (h *holding) answer(a answer) {
 		h.Log.Debug().Err(a.err).Msg("cannot renew the session")
 	case a.err == nil:
 		h.proven(a.sent)
+		h.obey(a.order)
 	default:
 		h.silence(a.err)
 	}
@@ -447,11 +446,11 @@ func (h *holding) answer(a answer) {
 	switch {
 	case a.renewal:
 	case a.err == nil:
-		h.request(true, h.Dials.Poll, h.term.Renew)
+		h.renew(h.Dials.Poll)
 		return
 	case now-max(h.renewed, h.retried) > h.Dials.TTL/2:
 		h.retried = now
-		h.request(true, h.Dials.Poll/4, h.term.Renew)
+		h.renew(h.Dials.Poll / 4)
 		return
 	}
 	wait := h.Dials.Poll

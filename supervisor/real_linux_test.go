@@ -88,19 +88,19 @@ type folderTerm struct {
 	sent Instant
 }
 
-func (t folderTerm) Token() uint64 { return 1 }
-func (t folderTerm) Sent() Instant { return t.sent }
-func (t folderTerm) Env() []string { return []string{"FENCE_TOKEN=1"} }
-func (t folderTerm) Check(context.Context) error {
+func (t folderTerm) Token() uint64                            { return 1 }
+func (t folderTerm) Sent() Instant                            { return t.sent }
+func (t folderTerm) Env() []string                            { return []string{"FENCE_TOKEN=1"} }
+func (t folderTerm) Check(ctx context.Context) (Order, error) { return Order{}, t.Renew(ctx) }
+func (t folderTerm) Renew(context.Context) error {
 	if _, err := os.Stat(t.path("silent")); err == nil {
 		return errors.New("silence")
 	}
 	return nil
 }
-func (t folderTerm) Renew(ctx context.Context) error           { return t.Check(ctx) }
-func (t folderTerm) Watch(ctx context.Context, _ func(Change)) { <-ctx.Done() }
-func (t folderTerm) Unclean() []string                         { return nil }
-func (t folderTerm) Release(context.Context, RunResult) error  { return t.release("keeper") }
+func (t folderTerm) Watch(ctx context.Context, _ func())      { <-ctx.Done() }
+func (t folderTerm) Unclean() []string                        { return nil }
+func (t folderTerm) Release(context.Context, RunResult) error { return t.release("keeper") }
 
 // keeperMain is a keeper process: its exit code is 100 + the outcome's kind, or it dies by
 // the command's signal.

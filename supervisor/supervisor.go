@@ -31,24 +31,18 @@ type Term interface {
 	// Check is a linearizable ownership check. nil proves that the lock was held at an
 	// instant after the call; an error with Lost() says that it isn't any more; every
 	// other error is silence.
-	Check(ctx context.Context) error
+	// The order is what an operator asks for; it comes again with each check.
+	Check(ctx context.Context) (Order, error)
 	// Renew keeps the session alive. An error with Lost() says that the session is gone;
 	// success proves nothing.
 	Renew(ctx context.Context) error
-	// Watch calls changed when something happened to the lock key, or when there is an
-	// order for its holder, until ctx ends. An order may come more than once.
-	Watch(ctx context.Context, changed func(Change))
+	// Watch calls changed when a check may have something new to say, until ctx ends.
+	Watch(ctx context.Context, changed func())
 	// Unclean is the environment that tells a fence command of the last holder, if that
 	// one didn't release the lock; else nil.
 	Unclean() []string
 	// Release gives the lock back and ends the session; the tree must be gone.
 	Release(ctx context.Context, r RunResult) error
-}
-
-// Change is what a watch has seen.
-type Change struct {
-	Lock  bool // something happened to the lock
-	Order Order
 }
 
 // Order is what an operator asks of the holder; the zero Order is none.

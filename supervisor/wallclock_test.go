@@ -13,8 +13,9 @@ import (
 // lease and the guard know only the boot clock. This holds the places that may.
 func TestLeaseDoesNotReadTheWallClock(t *testing.T) {
 	allowed := map[string]string{
-		"hold":        "the record's start time",
-		"runResult":   "the record's end time",
+		"command":     "the record's times",
+		"handle":      "the record's start time",
+		"releaseTerm": "the record's end time",
 		"newCgroup":   "a name",
 		"writeWithin": "a limit for a pipe (monotonic)",
 	}

@@ -280,25 +280,25 @@ func (t simTerm) Release(ctx context.Context, r RunResult) error {
 	return t.Term.Release(ctx, consulsession.Ended(r))
 }
 
-// Watch, with the rule about watches broken, says "changed" whenever a watch comes back
-// and shows the lock as ours, as a program that believes watches would.
 func (t simTerm) Unclean() []string { return nil }
 
-// fromChange is what cli's adapter does.
-func fromChange(c consulsession.Change) Change {
-	out := Change{Lock: c.Lock}
+// Check, as cli adapts it.
+func (t simTerm) Check(ctx context.Context) (Order, error) {
+	o, err := t.Term.Check(ctx)
 	switch {
-	case c.StepDown != nil:
-		out.Order = Order{StepDown, c.StepDown.String()}
-	case c.Paused != nil:
-		out.Order = Order{Pause, c.Paused.String()}
+	case o.StepDown != nil:
+		return Order{StepDown, o.StepDown.String()}, err
+	case o.Paused != nil:
+		return Order{Pause, o.Paused.String()}, err
 	}
-	return out
+	return Order{}, err
 }
 
-func (t simTerm) Watch(ctx context.Context, changed func(Change)) {
+// Watch, with the rule about watches broken, says "changed" whenever a watch comes back
+// and shows the lock as ours, as a program that believes watches would.
+func (t simTerm) Watch(ctx context.Context, changed func()) {
 	if !t.h.w.broken.trustWatch {
-		t.Term.Watch(ctx, func(c consulsession.Change) { changed(fromChange(c)) })
+		t.Term.Watch(ctx, changed)
 		return
 	}
 	client := &http.Client{Transport: keeperNet{t.h, &t.h.keeper}}
@@ -312,7 +312,7 @@ func (t simTerm) Watch(ctx context.Context, changed func(Change)) {
 			b.Write(buf[:n])
 			resp.Body.Close()
 			if strings.Contains(b.String(), `"Session":"`+t.Session()) {
-				changed(Change{Lock: true})
+				changed()
 			}
 		}
 		select {
