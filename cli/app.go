@@ -74,7 +74,7 @@ func (in *invocation) fail(err error) {
 		return
 	}
 	log, _ := newOutput(outputConfig{quiet: true, json: in.logFormat.word == "json", stderr: in.stderr}, "")
-	if e, ok := errors.AsType[*exitError](err); ok && in.what != "" {
+	if e, ok := errors.AsType[*exitError](err); ok && in.what != "" && e.what != nil {
 		err = &exitError{code: e.code, what: fmt.Errorf("%s: %w", in.what, e.what), hint: e.hint}
 	}
 	report(log, err)
@@ -88,7 +88,8 @@ func (in *invocation) build() *cli.App {
 		Usage:   "run a command on exactly one host of many",
 		Version: in.app.version,
 		Commands: []*cli.Command{in.runCommand(), in.statusCommand(), in.lsCommand(), in.historyCommand(), in.checkCommand(),
-			in.stepDownCommand(), in.pauseCommand(), in.resumeCommand(), in.unlockCommand(), in.resizeCommand(), in.versionCommand()},
+			in.stepDownCommand(), in.pauseCommand(), in.resumeCommand(), in.unlockCommand(), in.resizeCommand(),
+			in.drainCommand(), in.undrainCommand(), in.doctorCommand(), in.versionCommand()},
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "version", Aliases: []string{"V"}, Usage: "print the version"},
 		},

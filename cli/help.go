@@ -16,24 +16,18 @@ can prove that it holds the lock in Consul.
   onlyone run -w 10m db/vacuum -- psql -f vacuum.sql    wait at most 10 minutes
   onlyone run -n -E 0 -q report -- ./report.sh          quiet if another has it
 
-Run:
+Commands:
   run [flags] [NAME] -- CMD [ARG...]   run CMD while holding the lock NAME
-
-See:
-  status [NAME...]                     who has it, since when, who waits
-  ls [PREFIX]                          list the locks
+  status [NAME...], ls [PREFIX]        who has it, since when, who waits
   history NAME                         the last runs
   check NAME --max-age DUR             did it succeed in time? (for monitoring)
-
-Move:
   step-down NAME                       the holder stops CMD and hands over
   pause NAME, resume NAME              the holder stops, and nobody starts
   resize NAME --copies N               change how many copies there may be
   unlock NAME --force                  take it away, if all else fails
-
-More:
-  version                              print the version (also -V, --version)
-  help [COMMAND]                       print this, or the flags of a command
+  drain, undrain                       begin nothing on this host; again
+  doctor [NAME]                        try all that a run needs
+  version, help [COMMAND]
 
 Exit codes: CMD's own, or 64 usage, 69 Consul isn't there, 70 onlyone failed,
 75 the lock is taken, 77 not allowed, 78 impossible settings, 79 the lock was

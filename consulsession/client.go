@@ -169,6 +169,7 @@ func newTransport(socket string, tlsConf *tls.Config) *http.Transport {
 type transport struct {
 	endpoints []*endpoint
 	token     tokenSource
+	answered  func(resp *http.Response, sent time.Time) // sees each answer; nil: nobody does
 	mu        sync.Mutex
 	current   int
 }
@@ -215,7 +216,11 @@ func (t *transport) send(req *http.Request) (*http.Response, error) {
 	if token := t.token.get(); token != "" {
 		r.Header.Set("X-Consul-Token", token)
 	}
+	sent := time.Now()
 	resp, err := e.rt.RoundTrip(r)
+	if err == nil && t.answered != nil {
+		t.answered(resp, sent)
+	}
 	// Another agent may do better; sessions can be renewed through any of a datacentre.
 	if (err != nil && !errors.Is(err, context.Canceled)) || (err == nil && resp.StatusCode >= 500) {
 		t.mu.Lock()

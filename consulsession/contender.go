@@ -91,12 +91,18 @@ func (c *Contender) Close() { c.rt.closeIdle() }
 func (c *Contender) Address() string { return c.rt.address() }
 
 // Rule is the ACL policy that a token needs for this lock.
-func (c *Contender) Rule() string {
-	session := `session_prefix "" { policy = "write" }`
+func (c *Contender) Rule() string { return c.keyRule() + " " + c.sessionRule() }
+
+func (c *Contender) keyRule() string {
+	return fmt.Sprintf(`key_prefix %q { policy = "write" }`, c.dir())
+}
+
+// sessionRule is about the node that the session is tied to.
+func (c *Contender) sessionRule() string {
 	if c.SessionNode != "" {
-		session = fmt.Sprintf(`session %q { policy = "write" }`, c.SessionNode)
+		return fmt.Sprintf(`session %q { policy = "write" }`, c.SessionNode)
 	}
-	return fmt.Sprintf(`key_prefix %q { policy = "write" } %s`, c.dir(), session)
+	return `session_prefix "" { policy = "write" }`
 }
 
 // Acquire contends until the lock is held, ctx ends or it can't go on, and leaves no
@@ -252,21 +258,28 @@ func (c *Contender) tell(v view, session string) {
 // takes a session away earlier than its TTL), and the lease as its lock-delay. It is sent
 // as a string, since small numbers are seconds and Go's library can't send all values.
 func (c *Contender) createSession(ctx context.Context) (string, error) {
+	var id string
+	err := c.retry(ctx, "create a session", func(ctx context.Context) (err error) {
+		id, err = c.newSession(ctx, "onlyone/"+c.Name, "release")
+		return err
+	})
+	return id, err
+}
+
+// newSession asks once.
+func (c *Contender) newSession(ctx context.Context, name, behavior string) (string, error) {
 	body := map[string]any{
-		"Name": "onlyone/" + c.Name, "TTL": c.TTL.String(), "LockDelay": c.Lease.String(),
-		"Behavior": "release", "NodeChecks": append([]string{}, c.Checks...),
+		"Name": name, "TTL": c.TTL.String(), "LockDelay": c.Lease.String(),
+		"Behavior": behavior, "NodeChecks": append([]string{}, c.Checks...),
 	}
 	if c.SessionNode != "" {
 		body["Node"] = c.SessionNode
 	}
 	var out struct{ ID string }
-	err := c.retry(ctx, "create a session", func(ctx context.Context) error {
-		_, err := c.api.Raw().Write("/v1/session/create", body, &out, (&api.WriteOptions{}).WithContext(ctx))
-		if err == nil && out.ID == "" {
-			err = errNotConsul
-		}
-		return err
-	})
+	_, err := c.api.Raw().Write("/v1/session/create", body, &out, (&api.WriteOptions{}).WithContext(ctx))
+	if err == nil && out.ID == "" {
+		err = errNotConsul
+	}
 	return out.ID, err
 }
 

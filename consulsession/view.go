@@ -26,7 +26,14 @@ import (
 //
 //	.copies           how many there may be
 //	~held/I           locked and unlocked together with Name/I/.lock: one watch sees all copies
-func (c *Contender) dir() string { return c.Prefix + "/" + c.Name + "/" }
+//
+// [Contender.Doctor] makes ~doctor/SESSION, there or (without a Name) in Prefix, and removes it.
+func (c *Contender) dir() string {
+	if c.Name == "" {
+		return c.Prefix + "/" // only for Doctor: it has no lock
+	}
+	return c.Prefix + "/" + c.Name + "/"
+}
 
 // lockDir is where the lock of a copy and its records are.
 func (c *Contender) lockDir(copy int) string {
