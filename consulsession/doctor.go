@@ -241,11 +241,11 @@ func (d *doctor) tokenSelf(ctx context.Context) bool {
 		if hint == "" {
 			hint = "replace it in its file; it is read again while a command runs"
 		}
-		d.warn("token", hint, "%s ends in %s, at %s", what, t.ExpirationTime.Sub(d.Wall()).Round(time.Second), stamp(*t.ExpirationTime))
+		d.warn("token", hint, "%s ends in %s, at %s", what, t.ExpirationTime.Sub(d.Wall()).Round(time.Second), stamp(t.ExpirationTime.Truncate(time.Second)))
 	case hint != "":
 		d.warn("token", hint, "%s can't be replaced while a command runs", what)
 	case t.ExpirationTime != nil:
-		d.ok("token", "%s, until %s", what, stamp(*t.ExpirationTime))
+		d.ok("token", "%s, until %s", what, stamp(t.ExpirationTime.Truncate(time.Second)))
 	default:
 		d.ok("token", "%s, without an end", what)
 	}
@@ -261,7 +261,7 @@ func (d *doctor) tokenSource() (from, hint string) {
 	case d.rt.token.get() == "":
 		return "the anonymous token", ""
 	case d.Client.Token != "":
-		return "the token of --token, which others see in the list of processes,", file
+		return "the token of --token", "others see it in the list of processes: " + file
 	}
 	return "the token of CONSUL_HTTP_TOKEN", file
 }
@@ -359,21 +359,21 @@ func (d *doctor) deniedKeys(keys, denied []string) Finding {
 		return f
 	}
 	status := StatusWarn // a run doesn't need ~doctor
-	var rules []string
-	for i, k := range denied {
-		dir, own, _ := strings.Cut(k, "~")
-		if own == "" {
-			rules = append(rules, fmt.Sprintf("key %q { policy = \"write\" }", k))
-		} else {
+	var names, rules []string
+	for _, k := range denied {
+		if dir, own, ok := strings.Cut(k, "~"); ok {
 			word, _, _ := strings.Cut(own, "/")
-			denied[i] = dir + "~" + word + "/"
-			rules = append(rules, fmt.Sprintf("key_prefix %q { policy = \"write\" }", denied[i]))
+			k = dir + "~" + word + "/"
+			rules = append(rules, fmt.Sprintf("key_prefix %q { policy = \"write\" }", k))
+		} else {
+			rules = append(rules, fmt.Sprintf("key %q { policy = \"write\" }", k))
 		}
-		if !strings.HasPrefix(own, "doctor/") {
+		if !strings.HasSuffix(k, "~doctor/") {
 			status = StatusDenied
 		}
+		names = append(names, k)
 	}
-	return Finding{"keys", status, fmt.Sprintf("may not be written: %s: permission denied", strings.Join(denied, ", ")),
+	return Finding{"keys", status, fmt.Sprintf("may not be written: %s: permission denied", strings.Join(names, ", ")),
 		"add to the token's policy: " + strings.Join(rules, " ")}
 }
 
@@ -521,12 +521,13 @@ func (d *doctor) compareClocks() {
 	b := &d.clock
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	about := ((b.max-b.min)/2 + b.min).Round(100 * time.Millisecond)
 	switch {
 	case !b.known:
 	case b.min > clockLimit:
-		d.warn("clock", "let both hosts keep their clocks by NTP", "this host's clock is %s behind that of the agent at %s", b.min.Round(100*time.Millisecond), d.Address())
+		d.warn("clock", "let both hosts keep their clocks by NTP", "this host's clock is about %s behind that of the agent at %s", about, d.Address())
 	case b.max < -clockLimit:
-		d.warn("clock", "let both hosts keep their clocks by NTP", "this host's clock is %s ahead of that of the agent at %s", -b.max.Round(100*time.Millisecond), d.Address())
+		d.warn("clock", "let both hosts keep their clocks by NTP", "this host's clock is about %s ahead of that of the agent at %s", -about, d.Address())
 	case d.rt.local():
 		d.ok("clock", "the agent is on this host and has its clock: nothing to compare it with")
 	default:
