@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -48,10 +49,14 @@ func tryCgroup() error {
 }
 
 func trySubreaper() error {
+	var was int32
+	if err := unix.Prctl(unix.PR_GET_CHILD_SUBREAPER, uintptr(unsafe.Pointer(&was)), 0, 0, 0); err != nil {
+		return fmt.Errorf("cannot ask for child subreapers: %w", err)
+	}
 	if err := becomeSubreaper(); err != nil {
 		return err
 	}
-	return unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+	return unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, uintptr(was), 0, 0, 0)
 }
 
 func tryChildrenFile() error {

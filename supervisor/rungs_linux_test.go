@@ -1,0 +1,64 @@
+package supervisor
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// What was tried is given back: no cgroup, no subreaper, no real-time thread and no locked
+// memory is left.
+func TestRungsAreGivenBack(t *testing.T) {
+	subreaper := func() (on int32) {
+		if err := unix.Prctl(unix.PR_GET_CHILD_SUBREAPER, uintptr(unsafe.Pointer(&on)), 0, 0, 0); err != nil {
+			t.Fatal(err)
+		}
+		return on
+	}
+	was := subreaper()
+	names := map[string]Rung{}
+	for _, r := range Rungs() {
+		names[r.Name] = r
+		t.Logf("%s: %v", r.Name, r.Err)
+		if r.Use == "" {
+			t.Errorf("%s isn't explained", r.Name)
+		}
+	}
+	if r := names["subreaper"]; !r.Needed || r.Err != nil {
+		t.Errorf("%+v: no guard could run here", r)
+	}
+	if subreaper() != was {
+		t.Errorf("subreaper was %d and is %d", was, subreaper())
+	}
+	if parent, err := ownCgroup(); err == nil {
+		if left, _ := filepath.Glob(filepath.Join(parent, "onlyone-"+strconv.Itoa(os.Getpid())+"-*")); len(left) > 0 {
+			t.Errorf("cgroups are left: %s", left)
+		}
+	}
+	tasks, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, task := range tasks {
+		b, err := os.ReadFile("/proc/self/task/" + task.Name() + "/stat")
+		if err != nil {
+			continue // it has ended
+		}
+		fields := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
+		if policy := fields[38]; policy != "0" { // field 41 of proc(5)
+			t.Errorf("thread %s has the scheduling policy %s", task.Name(), policy)
+		}
+	}
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, rest, ok := strings.Cut(string(status), "\nVmLck:"); !ok || !strings.HasPrefix(strings.TrimSpace(rest), "0 kB") {
+		t.Errorf("memory is locked: %.20s", rest)
+	}
+}
