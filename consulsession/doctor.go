@@ -49,7 +49,8 @@ const (
 // Doctor tries all that a run needs of Consul, in its order, and calls report for each check.
 // Without a Name it tries what any lock of Prefix needs. Each request is sent once and takes
 // at most Poll. It leaves nothing in Consul, also when ctx ends: what it writes is locked by
-// a session that takes it away when it ends.
+// a session that takes it away when it ends. (Only a session whose creation was never
+// answered has to end by its TTL.)
 func (c *Contender) Doctor(ctx context.Context, report func(Finding)) {
 	d := &doctor{Contender: c, report: func(f Finding) {
 		if ctx.Err() == nil { // what was cut off has found nothing
@@ -274,7 +275,8 @@ func (d *doctor) trial(ctx context.Context) {
 		name = "onlyone/" + d.Name + "/doctor"
 	}
 	var session string
-	err := d.try(ctx, func(ctx context.Context) (err error) {
+	// Not cut off by ctx: a session whose id we don't wait for is one that we can't end.
+	err := d.try(context.WithoutCancel(ctx), func(ctx context.Context) (err error) {
 		session, err = d.newSession(ctx, name, api.SessionBehaviorDelete)
 		return err
 	})

@@ -113,6 +113,24 @@ func TestDoctorLeavesNothing(t *testing.T) {
 	}
 }
 
+// To be told to stop while the session is being made doesn't leave it.
+func TestDoctorStoppedAtCreate(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *consulmodel.Model) {
+		ctx, cancel := context.WithCancel(t.Context())
+		found, _ := diagnose(t, ctx, config(m.Transport(func(r *consulmodel.Request) (p consulmodel.Plan) {
+			if r.Endpoint == consulmodel.SessionCreate {
+				p.AnswerDelay = 100 * time.Millisecond
+				go func() { time.Sleep(50 * time.Millisecond); cancel() }()
+			}
+			return p
+		})))
+		if strings.Contains(strings.Join(found, "\n"), "\nsession ") {
+			t.Errorf("found %q", found)
+		}
+		wantEmpty(t, m)
+	})
+}
+
 func TestDoctorUnreachable(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *consulmodel.Model) {
 		refuse := func(*consulmodel.Request) consulmodel.Plan { return consulmodel.Plan{Refuse: consulmodel.ErrRefused} }

@@ -114,6 +114,9 @@ func TestSeveralFiles(t *testing.T) {
 	if s, _ := Read(dirs, noon); !s.On || s.Finish || s.Reason != "system" || !s.Until.Equal(noon.Add(2*time.Hour)) {
 		t.Errorf("both: %+v", s)
 	}
+	if s, _ := Read([]string{own, system}, noon); s.Finish || s.Reason != "own" {
+		t.Errorf("both, the other way round: %+v", s)
+	}
 	if s, _ := Read(dirs, noon.Add(time.Hour)); !s.On || !s.Finish || s.Reason != "own" {
 		t.Errorf("one is over: %+v", s)
 	}
