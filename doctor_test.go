@@ -20,7 +20,7 @@ func TestDoctorEnds(t *testing.T) {
 	t.Parallel()
 	consultest.Each(t, func(t *testing.T, version string) {
 		s := shared(t, version)
-		for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGKILL} {
+		for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE, syscall.SIGKILL} {
 			t.Run(sig.String(), func(t *testing.T) {
 				t.Parallel()
 				j := newJob(t, s)

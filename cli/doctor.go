@@ -222,7 +222,7 @@ func (in *invocation) doctor(ctx context.Context, o doctorOptions, out *findings
 func untilSignal(ctx context.Context) (_ context.Context, by func() syscall.Signal) {
 	ctx, cancel := context.WithCancel(ctx)
 	sigs := make(chan os.Signal, 1)
-	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
+	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE} { // PIPE: onlyone doctor | head
 		if !signal.Ignored(s) {
 			signal.Notify(sigs, s)
 		}

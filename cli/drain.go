@@ -196,7 +196,10 @@ func (in *invocation) printDrain(s drain.State, asJSON bool) error {
 		who = "for those on this host that have ONLYONE_RUNTIME_DIR=" + dir
 		until += " --runtime-dir " + dir
 	}
-	if strings.HasPrefix(s.File, "/run/") {
+	switch {
+	case strings.HasPrefix(s.File, "/run/user/"):
+		until += ", a reboot, or the user's last logout"
+	case strings.HasPrefix(s.File, "/run/"):
 		until += ", or a reboot"
 	}
 	if !s.Until.IsZero() {

@@ -11,7 +11,8 @@
 //
 // # Limits
 //
-//   - The usual folders are emptied by a reboot, and with them every drain.
+//   - The usual folders are emptied by a reboot, and with them every drain; that of a user who
+//     isn't root also by the user's last logout, unless the user lingers (loginctl).
 //   - The end of a drain is an instant of the wall clock.
 //   - A running onlyone notices a change within a second.
 //
