@@ -48,7 +48,7 @@ Durations: 90, 1.5s, 5m, 1h30m, 1d. Each flag has a variable: ONLYONE_WAIT=5m.
 
 // seldom are flags of run that its short help leaves out.
 var seldom = map[string]bool{
-	"prefix": true, "host": true, "splay": true, "start-deadline": true, "early": true, "retry": true, "ttl": true, "poll": true, "check": true, "session-node": true,
+	"prefix": true, "host": true, "on-lost": true, "min-hold": true, "runtime-dir": true, "splay": true, "start-deadline": true, "early": true, "retry": true, "ttl": true, "poll": true, "check": true, "session-node": true,
 	"restart-delay": true, "max-restarts": true, "drop-consul-token": true, "pid-namespace": true,
 	"fence-cmd": true, "on-acquire": true, "on-release": true, "on-loss": true, "hook-timeout": true,
 	"ping-file": true, "metrics-listen": true, "metrics-file": true, "json": true, "time-zone": true, "result-file": true,

@@ -20,11 +20,12 @@ type RunFunc func(context.Context, RunOptions) error
 // RunOptions is what "onlyone run" was told. All that needs neither Consul nor arithmetic
 // between the dials is checked.
 type RunOptions struct {
-	Name     string // of the lock, without Prefix
-	BaseName bool   // Name is the command's base name, none was given
-	Host     string // empty: the host's own name
-	Command  []string
-	Prefix   string // without a '/' at its end
+	Name       string // of the lock, without Prefix
+	BaseName   bool   // Name is the command's base name, none was given
+	Host       string // empty: the host's own name
+	RuntimeDir string // where drain leaves its file, beside the usual places
+	Command    []string
+	Prefix     string // without a '/' at its end
 
 	NoWait        bool
 	Wait          time.Duration // the longest wait; 0 without NoWait: for ever
@@ -134,6 +135,7 @@ func (in *invocation) runCommand() *cli.Command {
 			flag(forWaiting, "copies", "", copies, "let `N` run at once, each with its ONLYONE_COPY"),
 			flag(forWaiting, "splay", "", splay, "contend up to `DUR` later, by host and period"),
 			flag(forWaiting, "start-deadline", "", startDeadline, "don't start `DUR` after the period's beginning"),
+			runtimeDirFlag(),
 			flag(forWaiting, "prefix", "", prefix, "keep the lock's keys below `PATH` (onlyone)"),
 		}, once, []cli.Flag{
 
@@ -152,7 +154,7 @@ func (in *invocation) runCommand() *cli.Command {
 			flag(forCommand, "restart", "", restart, "start CMD again `WHEN`: on-failure, always (no)"),
 			flag(forCommand, "restart-delay", "", restartDelay, "after `DUR`, doubled up to 1m (1s)"),
 			flag(forCommand, "max-restarts", "", maxRestarts, "`N` times, then the lock goes to the next host"),
-			flag(forCommand, "on-lost", "", onLost, "after a loss: `exit`, or wait for the lock (exit)"),
+			flag(forCommand, "on-lost", "", onLost, "if the lock was lost: exit, or wait for it: `HOW` (exit)"),
 			boolean(forCommand, "drop-consul-token", "", "don't show CMD Consul's token"),
 			boolean(forCommand, "pid-namespace", "", "run CMD in a PID namespace of its own (as root)"),
 
@@ -180,7 +182,7 @@ func (in *invocation) runCommand() *cli.Command {
 			return err
 		}
 		o := RunOptions{
-			Command: in.command, Host: c.String("host"), Prefix: prefix.prefix, ConflictExit: conflict.code,
+			Command: in.command, Host: c.String("host"), RuntimeDir: c.String("runtime-dir"), Prefix: prefix.prefix, ConflictExit: conflict.code,
 			Lease: lease.d, KillAfter: killAfter.d, TTL: ttl.d, Poll: poll.d,
 			SessionNode: c.String("session-node"), Explain: c.Bool("explain"),
 			Signal: sig.sig, StopTimeout: stopTimeout.d, PIDNamespace: c.Bool("pid-namespace"),

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/a-seed-0bc5ead7/onlyone/consulsession"
+	"github.com/a-seed-0bc5ead7/onlyone/drain"
 	"github.com/a-seed-0bc5ead7/onlyone/period"
 	"github.com/a-seed-0bc5ead7/onlyone/signals"
 	"github.com/a-seed-0bc5ead7/onlyone/supervisor"
@@ -141,6 +142,7 @@ func (r *runner) run(ctx context.Context) error {
 		wait = -1 // for ever; NoWait is the contender's affair
 	}
 	env := r.environment()
+	drained, drains, stopWatching := r.drains(ctx)
 	stopDrawing := r.draw()
 	out := supervisor.Run(ctx, supervisor.Config{
 		Dials:      r.dials,
@@ -155,9 +157,10 @@ func (r *runner) run(ctx context.Context) error {
 		StartGuard: func() (supervisor.Guard, error) {
 			return supervisor.StartGuard(supervisor.GuardOptions{KillAfter: r.o.KillAfter, StopSignal: r.o.Signal, PIDNamespace: r.o.PIDNamespace})
 		},
-		Signals: r.signals(), Jitter: jitter, Log: r.o.Log, Observer: observer{r},
+		Drained: drained, Drains: drains, Signals: r.signals(), Jitter: jitter, Log: r.o.Log, Observer: observer{r},
 	})
 	stopDrawing()
+	stopWatching()
 	err = r.exit(out, contender)
 	r.tell.ended(out, err)
 	return err
@@ -165,6 +168,28 @@ func (r *runner) run(ctx context.Context) error {
 
 var policies = map[string]supervisor.RestartPolicy{
 	"no": supervisor.RestartNo, "on-failure": supervisor.RestartOnFailure, "always": supervisor.RestartAlways,
+}
+
+// drains is whether this host is drained, and a channel with its changes until stop is called.
+func (r *runner) drains(ctx context.Context) (now supervisor.Drain, changes <-chan supervisor.Drain, stop func()) {
+	dirs := drain.Dirs(r.o.RuntimeDir)
+	state, _ := drain.Read(dirs, r.o.Now()) // a file that can't be understood counts, and says so itself
+	ctx, cancel := context.WithCancel(ctx)
+	c, gone := make(chan supervisor.Drain), make(chan struct{})
+	go func() {
+		defer close(gone)
+		drain.Watch(ctx, dirs, func(s drain.State) {
+			select {
+			case c <- asDrain(s):
+			case <-ctx.Done():
+			}
+		})
+	}()
+	return asDrain(state), c, func() { cancel(); <-gone }
+}
+
+func asDrain(s drain.State) supervisor.Drain {
+	return supervisor.Drain{On: s.On, Finish: s.Finish, Why: strings.TrimSpace(strings.TrimPrefix(s.String(), "drained"))}
 }
 
 // schedule is the period that this start belongs to, how long to wait before contending, and

@@ -114,6 +114,10 @@ func (h *holding) again(out Outcome) bool {
 	if h.Restart.Policy == RestartOnFailure && out.Status.Exited() && out.Status.ExitStatus() == 0 && !out.TimedOut {
 		return false
 	}
+	if h.drained.On { // it was to finish, and has
+		h.order = Order{DrainHost, h.drained.Why}
+		return false
+	}
 	if h.Restart.Most >= 0 && h.restarts >= h.Restart.Most {
 		if h.Restart.Most > 0 {
 			h.Log.Error().Msgf("the command ended (%s) after %d restarts: leaving the lock to others", ending(out), h.restarts)
