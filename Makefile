@@ -13,6 +13,9 @@ TESTFLAGS ?=
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
 
+# What make dist builds for.
+TARGETS := linux/amd64 linux/arm64 linux/arm freebsd/amd64 darwin/amd64 darwin/arm64
+
 # A static binary: the same file runs on every Linux of its architecture.
 BUILD := CGO_ENABLED=0 $(GO) build -buildvcs=false -trimpath -tags urfave_cli_no_docs \
 	-ldflags '-s -w$(if $(VERSION), -X github.com/a-seed-0bc5ead7/onlyone/cli.Version=$(VERSION))'
@@ -33,6 +36,7 @@ help:
 		'make fuzz       each fuzz test for FUZZ=10s' \
 		'make bench      measure onlyone beside `consul lock`' \
 		'make lint       gofmt, go vet, staticcheck, govulncheck' \
+		'make cross      vet and build for every system: $(TARGETS)' \
 		'make install    install to $$(DESTDIR)$$(PREFIX)/bin (PREFIX=/usr/local)' \
 		'make clean      remove what was built here'
 
@@ -87,6 +91,7 @@ lint:
 	files=$$(gofmt -l .); \
 	if [ -n "$$files" ]; then printf 'not formatted (gofmt -w mends it):\n%s\n' "$$files" >&2; exit 1; fi
 	$(GO) vet ./...
+	$(MAKE) --no-print-directory cross
 	@if ! why=$$($(GO) run $(STATICCHECK) -version 2>&1); then \
 		printf 'skipped: staticcheck: cannot be had: %s\n' "$$(tail -n 1 <<<"$$why")"; \
 	else \
@@ -101,6 +106,17 @@ lint:
 	else \
 		printf '%s\n' "$$said" >&2; exit 1; \
 	fi
+
+# All that is in the tree, tests included, compiles for every target. Only Linux' tests can
+# be run here.
+.PHONY: cross
+cross:
+	@for target in $(TARGETS); do \
+		echo "go vet, go build: $$target"; \
+		export GOOS=$${target%/*} GOARCH=$${target#*/} GOARM=7; \
+		$(GO) vet ./...; \
+		$(BUILD) -o /dev/null .; \
+	done
 
 .PHONY: clean
 clean:

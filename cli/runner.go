@@ -62,6 +62,9 @@ func run(ctx context.Context, o RunOptions) error {
 	if outside := handsOver(o.Command[0]); outside != "" {
 		o.Log.Warn().Msgf("%s hands its work to %s: what runs there is not stopped when the lock is lost", filepath.Base(o.Command[0]), outside)
 	}
+	if limit := supervisor.PlatformLimit(); limit != "" {
+		o.Log.Warn().Msg(limit)
+	}
 	if dials.NeedsPatience() {
 		o.Log.Warn().Msgf("an election of a Consul leader (up to 13s) may outlast the renew deadline of %s and move the job; --lease 20s or more rides it out", dials.RenewDeadline())
 	}
