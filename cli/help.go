@@ -19,6 +19,7 @@ can prove that it holds the lock in Consul.
 Commands:
   run [flags] [NAME] -- CMD [ARG...]   run CMD while holding the lock NAME
   version                              print the version (also -V, --version)
+  completion bash|zsh|fish             print a shell's completion script
   help [COMMAND]                       print this, or the flags of a command
 
 Exit codes: CMD's own, or 64 usage, 69 Consul isn't there, 70 onlyone failed,

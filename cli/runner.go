@@ -99,11 +99,8 @@ func (r *runner) run(ctx context.Context) error {
 		host = "unknown"
 	}
 	jitter := func(most time.Duration) time.Duration { return rand.N(max(most, 1)) }
-	f := r.o.Consul
 	contender, err := consulsession.NewContender(consulsession.Config{
-		Client: consulsession.ClientConfig{Addresses: f.Addresses, Token: f.Token, TokenFile: f.TokenFile,
-			CAFile: f.CAFile, CAPath: f.CAPath, ClientCert: f.ClientCert, ClientKey: f.ClientKey, ServerName: f.ServerName,
-			Datacenter: f.Datacenter, Namespace: f.Namespace, Partition: f.Partition},
+		Client: clientConfig(r.o.Consul),
 		Prefix: r.o.Prefix, Name: r.o.Name, Lease: r.o.Lease, TTL: r.o.TTL, Poll: r.o.Poll,
 		NoWait: r.o.NoWait, Checks: r.o.Checks, SessionNode: r.o.SessionNode,
 		Host: host, Pid: os.Getpid(), Command: shown(r.o.Command),
@@ -130,6 +127,12 @@ func (r *runner) run(ctx context.Context) error {
 	})
 	stopDrawing()
 	return r.exit(out, contender)
+}
+
+func clientConfig(f ConsulFlags) consulsession.ClientConfig {
+	return consulsession.ClientConfig{Addresses: f.Addresses, Token: f.Token, TokenFile: f.TokenFile,
+		CAFile: f.CAFile, CAPath: f.CAPath, ClientCert: f.ClientCert, ClientKey: f.ClientKey, ServerName: f.ServerName,
+		Datacenter: f.Datacenter, Namespace: f.Namespace, Partition: f.Partition}
 }
 
 // convert hands signals on; the two packages don't know each other. It ends with its source.
