@@ -46,7 +46,7 @@ func TestInstall(t *testing.T) {
 		"share/zsh/site-functions/_onlyone",
 	}
 	for _, dir := range []string{"docs/man", "packaging/man"} {
-		pages, _ := filepath.Glob(dir + "/*.[1-9]")
+		pages, _ := filepath.Glob(filepath.Join(tree, dir, "*.[1-9]"))
 		for _, page := range pages {
 			want = append(want, "share/man/man"+page[len(page)-1:]+"/"+filepath.Base(page))
 		}

@@ -29,7 +29,8 @@ func (g *processGroups) signal(sig syscall.Signal) {
 	}
 }
 
-// empty reports whether nothing is left in any group. An empty one is forgotten: its number
+// empty reports whether nothing is left in any group. A zombie counts until its parent, or
+// whoever adopts it, has reaped it. An empty one is forgotten: its number
 // may become somebody else's.
 func (g *processGroups) empty() bool {
 	g.mu.Lock()
