@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"strconv"
 
 	"github.com/a-seed-0bc5ead7/onlyone/consulsession"
 	"github.com/a-seed-0bc5ead7/onlyone/supervisor"
@@ -20,6 +21,34 @@ func (l consulLock) Acquire(ctx context.Context, ready func([]byte) error) (supe
 }
 
 type consulTerm struct{ *consulsession.Term }
+
+func (t consulTerm) Watch(ctx context.Context, changed func(supervisor.Change)) {
+	t.Term.Watch(ctx, func(c consulsession.Change) {
+		out := supervisor.Change{Lock: c.Lock}
+		switch {
+		case c.StepDown != nil:
+			out.Order = supervisor.Order{Kind: supervisor.StepDown, Why: c.StepDown.String()}
+		case c.Paused != nil:
+			out.Order = supervisor.Order{Kind: supervisor.Pause, Why: c.Paused.String()}
+		}
+		changed(out)
+	})
+}
+
+// Unclean tells a fence command who the last holder was.
+func (t consulTerm) Unclean() []string {
+	u := t.Term.Unclean()
+	if u == nil {
+		return nil
+	}
+	return []string{
+		"ONLYONE_OLD_HOST=" + u.Host,
+		"ONLYONE_OLD_PID=" + strconv.Itoa(u.Pid),
+		"ONLYONE_OLD_TOKEN=" + strconv.FormatUint(u.Token, 10),
+		"ONLYONE_OLD_SESSION=" + u.Session,
+		"ONLYONE_OLD_SINCE=" + u.Since,
+	}
+}
 
 func (t consulTerm) Release(ctx context.Context, r supervisor.RunResult) error {
 	return t.Term.Release(ctx, consulsession.Ended(r))

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/rs/zerolog"
 	"github.com/urfave/cli/v2"
@@ -20,11 +21,12 @@ type App struct {
 	version string
 	run     RunFunc
 	die     func(syscall.Signal) // ends this process by a signal; nil in tests
+	now     func() time.Time     // the wall clock
 }
 
 // New makes the command line. run does the work of "onlyone run".
 func New(version string, run RunFunc) *App {
-	return &App{version: version, run: run}
+	return &App{version: version, run: run, now: time.Now}
 }
 
 // Main does what args say (args[0] is the program) and returns the exit code. Flags that
@@ -105,7 +107,7 @@ func (in *invocation) build() *cli.App {
 	for _, c := range app.Commands {
 		c.HideHelpCommand = true
 		c.OnUsageError = onUsageError
-		c.CustomHelpTemplate = commandHelp(c)
+		c.CustomHelpTemplate = commandHelp(c, false)
 	}
 	return app
 }

@@ -339,12 +339,13 @@ func TestBadVariables(t *testing.T) {
 
 // options are the parts of RunOptions that can be compared.
 func options(o RunOptions) RunOptions {
-	o.Log, o.Status, o.Stdout, o.Stderr = zerolog.Logger{}, nil, nil, nil
+	o.Log, o.Status, o.Stdout, o.Stderr, o.Now = zerolog.Logger{}, nil, nil, nil, nil
 	return o
 }
 
 func TestRunOptions(t *testing.T) {
 	defaults := RunOptions{
+		Once: Once{Retry: "on-crash", Early: -1}, Restart: "no", RestartDelay: time.Second, MaxRestarts: -1, OnLost: "exit", HookTimeout: 30 * time.Second,
 		Name: "a", Command: []string{"x"}, Prefix: "onlyone", ConflictExit: 75,
 		Lease: 20 * time.Second, KillAfter: 4 * time.Second, TTL: 10 * time.Second, Poll: 2 * time.Second,
 		Signal: syscall.SIGTERM, StopTimeout: 30 * time.Second,

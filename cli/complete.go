@@ -71,7 +71,7 @@ func (in *invocation) completeCommand() *cli.Command {
 func lockNames(ctx context.Context, f ConsulFlags, prefix string) []string {
 	ctx, cancel := context.WithTimeout(ctx, completePatience)
 	defer cancel()
-	names, err := consulsession.Names(ctx, clientConfig(f), prefix)
+	names, err := consulsession.Names(ctx, f.client(), prefix)
 	if err != nil {
 		return nil
 	}
@@ -145,7 +145,7 @@ func (c completer) argument(ctx context.Context, command *cli.Command, words []s
 	switch {
 	case len(typed.positionals) > 0 && hasDashes && current == "":
 		return []string{"--\tthe command follows"}
-	case len(typed.positionals) > 0:
+	case len(typed.positionals) > 0 && !strings.Contains(command.ArgsUsage, "NAME..."):
 		return nil
 	case strings.Contains(command.ArgsUsage, "|"):
 		return startingWith(current, strings.Split(command.ArgsUsage, "|"))

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/urfave/cli/v2"
 )
 
 func TestComplete(t *testing.T) {
@@ -21,11 +23,11 @@ func TestComplete(t *testing.T) {
 		want string // the candidates without descriptions
 		asks string // what Consul is asked: addresses, token, prefix
 	}{
-		{line: "", want: "run version completion help"},
-		{line: "v", want: "version"},
+		{line: "vers", want: "version"},
+		{line: "hel", want: "help"},
 		{line: "-", want: "--help --version"},
 		{line: "__", want: ""},
-		{line: "help v", want: "version"},
+		{line: "help vers", want: "version"},
 		{line: "nonsense ", want: ""},
 		{line: "__complete ", want: ""},
 		{line: "completion ", want: "bash zsh fish"},
@@ -64,12 +66,17 @@ func TestComplete(t *testing.T) {
 			t.Errorf("%q asks Consul %q, want %q", test.line, asked, test.asks)
 		}
 	}
+	c.commands = []*cli.Command{{Name: "many", ArgsUsage: "[NAME...]"}}
+	if got := c.complete(t.Context(), []string{"many", "a", "d"}); !slices.Equal(got, []string{"db/vacuum"}) {
+		t.Errorf("a second NAME where many may stand: %q", got)
+	}
 	if got := c.complete(t.Context(), nil); got != nil {
 		t.Errorf("no word at all: %q", got)
 	}
 }
 
-// Each flag and each command that isn't hidden is offered.
+// Each flag and each command that isn't hidden is offered. A later command needs no word
+// here: a NAME in its ArgsUsage asks for names of locks.
 func TestCompleteOffersAll(t *testing.T) {
 	in := &invocation{app: New("test", nil)}
 	c := completer{in.build().Commands, nil}

@@ -32,16 +32,24 @@ const runHelp = `onlyone run [flags] [NAME] -- CMD [ARG...]
 
   onlyone run backup -- /usr/local/bin/backup --full
   onlyone run -w 10m db/vacuum -- psql -f vacuum.sql    wait at most 10 minutes
-  onlyone run -n -E 0 -q report -- ./report.sh          quiet if another has it
+  onlyone run --once-per 1d report -- ./report.sh       once a day for all hosts
   onlyone run --lease 30s --explain                     what happens when
 
-Without NAME the lock is named after CMD. CMD finds a number that only grows in
-FENCE_TOKEN. Durations: 90, 1.5, 90s, 5m, 1h30m, 1d. Flags may follow NAME, and
-each has a variable: ONLYONE_NO_WAIT=true, ONLYONE_WAIT=5m.
+Without NAME the lock is named after CMD. CMD's FENCE_TOKEN only ever grows.
+Durations: 90, 1.5s, 5m, 1h30m, 1d. Each flag has a variable: ONLYONE_WAIT=5m.
 `
 
+// seldom are flags of run that its short help leaves out.
+var seldom = map[string]bool{
+	"prefix": true, "host": true, "splay": true, "start-deadline": true, "early": true, "retry": true, "ttl": true, "poll": true, "check": true, "session-node": true,
+	"restart-delay": true, "max-restarts": true, "drop-consul-token": true, "pid-namespace": true,
+	"fence-cmd": true, "on-acquire": true, "on-release": true, "on-loss": true, "hook-timeout": true,
+	"ping-file": true, "metrics-listen": true, "metrics-file": true, "json": true, "time-zone": true, "result-file": true,
+}
+
 // commandHelp is a command's help as a template of the library, without anything to fill in.
-func commandHelp(c *cli.Command) string {
+// That of run is the short one, unless all is set.
+func commandHelp(c *cli.Command, all bool) string {
 	var b strings.Builder
 	if c.Name == "run" {
 		b.WriteString(runHelp)
@@ -49,9 +57,13 @@ func commandHelp(c *cli.Command) string {
 		fmt.Fprintf(&b, "onlyone %s [flags]: %s\n\n", c.Name, c.Usage)
 	}
 	category := ""
-	var consul []string
+	var consul, left []string
 	for _, f := range append(c.Flags, cli.HelpFlag) {
 		d := f.(cli.DocGenerationFlag)
+		if c.Name == "run" && !all && seldom[d.Names()[0]] {
+			left = append(left, "--"+d.Names()[0])
+			continue
+		}
 		if k, ok := f.(cli.CategorizableFlag); ok && k.GetCategory() != "" && k.GetCategory() != category {
 			if category = k.GetCategory(); category != forConsul {
 				fmt.Fprintf(&b, "\n%s:\n", category)
@@ -64,6 +76,10 @@ func commandHelp(c *cli.Command) string {
 		if f == cli.HelpFlag && len(consul) == 0 || f != cli.HelpFlag {
 			fmt.Fprintln(&b, flagLine(d))
 		}
+	}
+	if len(left) > 0 {
+		b.WriteString("\nLess often (onlyone run --help-all explains them):\n")
+		b.WriteString(wrapWords(left, "  ", 80))
 	}
 	if len(consul) > 0 {
 		b.WriteString("\nConsul, as consul itself names them (its CONSUL_* variables work, too):\n")

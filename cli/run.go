@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -21,12 +22,18 @@ type RunFunc func(context.Context, RunOptions) error
 type RunOptions struct {
 	Name     string // of the lock, without Prefix
 	BaseName bool   // Name is the command's base name, none was given
+	Host     string // empty: the host's own name
 	Command  []string
 	Prefix   string // without a '/' at its end
 
-	NoWait       bool
-	Wait         time.Duration // the longest wait; 0 without NoWait: for ever
-	ConflictExit int           // 0 to 255
+	NoWait        bool
+	Wait          time.Duration // the longest wait; 0 without NoWait: for ever
+	ConflictExit  int           // 0 to 255
+	StartDeadline time.Duration // don't start later after the period began, or after the call; 0: whenever
+	Splay         time.Duration
+	Copies        int // 0: no copies
+
+	Once Once
 
 	Lease, KillAfter, TTL, Poll time.Duration
 	Checks                      []string
@@ -36,45 +43,49 @@ type RunOptions struct {
 	Signal       syscall.Signal
 	StopTimeout  time.Duration
 	PIDNamespace bool
+	MaxRuntime   time.Duration // 0: as long as it likes
+	MinHold      time.Duration
+	Restart      string // no, on-failure, always
+	RestartDelay time.Duration
+	MaxRestarts  int    // -1: no limit
+	OnLost       string // exit, wait
+	DropToken    bool
+
+	FenceCmd, OnAcquire, OnRelease, OnLoss string // shell command lines
+	HookTimeout                            time.Duration
+
+	Tell TellFlags
 
 	Quiet  bool
 	JSON   bool // what goes to Stdout is to be JSON
 	Consul ConsulFlags
 
-	Log    zerolog.Logger // has the field name
+	Now    func() time.Time // the wall clock
+	Log    zerolog.Logger   // has the field name
 	Status *StatusLine
 	Stdout io.Writer
 	Stderr io.Writer
 }
 
-// ConsulFlags are consul's own flags. A zero value wasn't given: the CONSUL_* variables and
-// Consul's defaults count.
-type ConsulFlags struct {
-	Addresses  []string // --http-addr
-	Token      string
-	TokenFile  string
-	CAFile     string
-	CAPath     string
-	ClientCert string
-	ClientKey  string
-	ServerName string // --tls-server-name
-	Datacenter string
-	Namespace  string
-	Partition  string
-}
-
 // The defaults of the dials. Supervisor's own, which say where they come from, are the same.
 const (
-	defaultLease       = 20 * time.Second
-	defaultKillAfter   = 4 * time.Second
-	defaultTTL         = 10 * time.Second
-	defaultPoll        = 2 * time.Second
-	defaultStopTimeout = 30 * time.Second // what TimeoutStopSec of most units has room for (90s)
+	defaultLease        = 20 * time.Second
+	defaultKillAfter    = 4 * time.Second
+	defaultTTL          = 10 * time.Second
+	defaultPoll         = 2 * time.Second
+	defaultRestartDelay = time.Second
+	defaultHookTimeout  = 30 * time.Second
+	defaultStopTimeout  = 30 * time.Second // what TimeoutStopSec of most units has room for (90s)
 )
+
+// maxCopies: a read of all copies stays below 1 MB.
+const maxCopies = 1000
 
 // The categories of the help.
 const (
 	forWaiting = "Waiting"
+	forOnce    = "Once"
+	forHooks   = "Hooks (run by /bin/sh, bounded by the lease)"
 	forLease   = "Lease"
 	forCommand = "Command"
 	forTelling = "Messages"
@@ -82,20 +93,7 @@ const (
 )
 
 func (in *invocation) runCommand() *cli.Command {
-	flag := func(category, name, short string, value cli.Generic, usage string) cli.Flag {
-		f := &cli.GenericFlag{Name: name, Category: category, Usage: usage, Value: value, EnvVars: variable(name)}
-		if short != "" {
-			f.Aliases = []string{short}
-		}
-		return f
-	}
-	boolean := func(category, name, short, usage string) cli.Flag {
-		f := &cli.BoolFlag{Name: name, Category: category, Usage: usage, EnvVars: variable(name)}
-		if short != "" {
-			f.Aliases = []string{short}
-		}
-		return f
-	}
+	flag, boolean := valueFlag, boolFlag
 	var (
 		wait        = &durationValue{zeroOK: true}
 		conflict    = &codeValue{exitConflict}
@@ -106,17 +104,37 @@ func (in *invocation) runCommand() *cli.Command {
 		poll        = &durationValue{d: defaultPoll}
 		sig         = &signalValue{syscall.SIGTERM}
 		stopTimeout = &durationValue{d: defaultStopTimeout, zeroOK: true}
+
+		splay         = &durationValue{zeroOK: true}
+		startDeadline = &durationValue{}
+		copies        = &countValue{low: 1, high: maxCopies}
+		maxRuntime    = &durationValue{}
+		minHold       = &durationValue{zeroOK: true}
+		restart       = &choiceValue{word: "no", of: []string{"no", "on-failure", "always"}}
+		restartDelay  = &durationValue{d: defaultRestartDelay, zeroOK: true}
+		maxRestarts   = &countValue{n: -1, low: 0, high: 1_000_000}
+		onLost        = &choiceValue{word: "exit", of: []string{"exit", "wait"}}
+		hookTimeout   = &durationValue{d: defaultHookTimeout}
 	)
+	text := func(category, name, usage string) cli.Flag {
+		return &cli.StringFlag{Name: name, Category: category, Usage: usage, EnvVars: variable(name)}
+	}
+	once, readOnce := onceFlags()
 	var verbosity int
 	c := &cli.Command{
 		Name:      "run",
 		Usage:     "run a command while holding its lock",
 		ArgsUsage: "[NAME] -- CMD [ARG...]",
-		Flags: []cli.Flag{
+		Flags: slices.Concat([]cli.Flag{
 			boolean(forWaiting, "no-wait", "n", "don't wait if another host has the lock"),
 			flag(forWaiting, "wait", "w", wait, "wait for the lock at most `DUR` (default: for ever)"),
 			flag(forWaiting, "conflict-exit-code", "E", conflict, "exit with `N` if another host has the lock (75)"),
+			text(forWaiting, "host", "call this host `NAME` in records (its host name)"),
+			flag(forWaiting, "copies", "", copies, "let `N` run at once, each with its ONLYONE_COPY"),
+			flag(forWaiting, "splay", "", splay, "contend up to `DUR` later, by host and period"),
+			flag(forWaiting, "start-deadline", "", startDeadline, "don't start `DUR` after the period's beginning"),
 			flag(forWaiting, "prefix", "", prefix, "keep the lock's keys below `PATH` (onlyone)"),
+		}, once, []cli.Flag{
 
 			flag(forLease, "lease", "", lease, "believe the lock for `DUR` after a check (20s)"),
 			flag(forLease, "kill-after", "k", killAfter, "if it is lost, SIGKILL comes `DUR` after SIGTERM (4s)"),
@@ -128,35 +146,61 @@ func (in *invocation) runCommand() *cli.Command {
 
 			flag(forCommand, "signal", "s", sig, "ask CMD to stop with `SIG` (TERM)"),
 			flag(forCommand, "stop-timeout", "", stopTimeout, "SIGKILL comes `DUR` after that (30s)"),
+			flag(forCommand, "max-runtime", "", maxRuntime, "stop CMD after `DUR`: exit 124, or 137 after SIGKILL"),
+			flag(forCommand, "min-hold", "", minHold, "keep the lock for `DUR` at least, if CMD ends sooner"),
+			flag(forCommand, "restart", "", restart, "start CMD again `WHEN`: on-failure, always (no)"),
+			flag(forCommand, "restart-delay", "", restartDelay, "after `DUR`, doubled up to 1m (1s)"),
+			flag(forCommand, "max-restarts", "", maxRestarts, "`N` times, then the lock goes to the next host"),
+			flag(forCommand, "on-lost", "", onLost, "after a loss: `exit`, or wait for the lock (exit)"),
+			boolean(forCommand, "drop-consul-token", "", "don't show CMD Consul's token"),
 			boolean(forCommand, "pid-namespace", "", "run CMD in a PID namespace of its own (as root)"),
+
+			text(forHooks, "fence-cmd", "`CMD` must end with 0 if the last holder did not release"),
+			text(forHooks, "on-acquire", "`CMD` before the command"),
+			text(forHooks, "on-release", "`CMD` after it, before the release"),
+			text(forHooks, "on-loss", "`CMD` when the lock was lost and the command is dead"),
+			flag(forHooks, "hook-timeout", "", hookTimeout, "stop each after `DUR` (30s)"),
 
 			boolean(forTelling, "quiet", "q", "say only what went wrong"),
 			&cli.BoolFlag{Name: "verbose", Aliases: []string{"v"}, Category: forTelling, Usage: "say what happens; -vv: each failed attempt, too", EnvVars: variable("verbose"), Count: &verbosity},
 			flag(forTelling, "log-format", "", &in.logFormat, "write messages as `FORMAT`: human or json (human)"),
 			boolean(forTelling, "json", "", "--log-format json; --explain as JSON, too"),
-
-			&cli.StringSliceFlag{Name: "http-addr", Category: forConsul, Usage: "`ADDRESS` of an agent; several: repeated or with commas"},
-			&cli.StringFlag{Name: "token", Category: forConsul, Usage: "ACL `TOKEN`"},
-			&cli.StringFlag{Name: "token-file", Category: forConsul, Usage: "`FILE` with the ACL token, read again when it changes"},
-			&cli.StringFlag{Name: "ca-file", Category: forConsul, Usage: "`FILE` of CA certificates"},
-			&cli.StringFlag{Name: "ca-path", Category: forConsul, Usage: "`DIR` of CA certificates"},
-			&cli.StringFlag{Name: "client-cert", Category: forConsul, Usage: "`FILE` of the client's certificate"},
-			&cli.StringFlag{Name: "client-key", Category: forConsul, Usage: "`FILE` of the client's key"},
-			&cli.StringFlag{Name: "tls-server-name", Category: forConsul, Usage: "`NAME` that the server's certificate has"},
-			&cli.StringFlag{Name: "datacenter", Category: forConsul, Usage: "`NAME` of the datacenter"},
-			&cli.StringFlag{Name: "namespace", Category: forConsul, Usage: "`NAME` of the namespace (Enterprise)"},
-			&cli.StringFlag{Name: "partition", Category: forConsul, Usage: "`NAME` of the partition (Enterprise)"},
-		},
+			text(forTelling, "result-file", "write how it ended to `FILE`, as JSON"),
+			text(forTelling, "ping", "tell `URL`: /start, and /EXIT at the end"),
+			text(forTelling, "ping-file", "`FILE` with that URL"),
+			text(forTelling, "metrics-listen", "serve /metrics, /healthz, /leader on `ADDR`"),
+			text(forTelling, "metrics-file", "write metrics to `FILE`, for node_exporter"),
+			boolean(forTelling, "help-all", "", "print all flags"),
+		}, in.consulFlagList()),
 	}
 	c.Action = func(c *cli.Context) error {
+		if c.Bool("help-all") {
+			_, err := io.WriteString(in.stdout, commandHelp(c.Command, true))
+			return err
+		}
 		o := RunOptions{
-			Command: in.command, Prefix: prefix.prefix, ConflictExit: conflict.code,
+			Command: in.command, Host: c.String("host"), Prefix: prefix.prefix, ConflictExit: conflict.code,
 			Lease: lease.d, KillAfter: killAfter.d, TTL: ttl.d, Poll: poll.d,
 			SessionNode: c.String("session-node"), Explain: c.Bool("explain"),
 			Signal: sig.sig, StopTimeout: stopTimeout.d, PIDNamespace: c.Bool("pid-namespace"),
-			JSON: c.Bool("json"), Stdout: in.stdout, Stderr: in.stderr,
+			MaxRuntime: maxRuntime.d, MinHold: minHold.d, Restart: restart.word, RestartDelay: restartDelay.d, MaxRestarts: maxRestarts.n,
+			OnLost: onLost.word, DropToken: c.Bool("drop-consul-token"),
+			FenceCmd: c.String("fence-cmd"), OnAcquire: c.String("on-acquire"), OnRelease: c.String("on-release"), OnLoss: c.String("on-loss"),
+			HookTimeout: hookTimeout.d, StartDeadline: startDeadline.d, Splay: splay.d, Copies: copies.n,
+			Tell: TellFlags{Ping: c.String("ping"), PingFile: c.String("ping-file"), ResultFile: c.String("result-file"),
+				MetricsListen: c.String("metrics-listen"), MetricsFile: c.String("metrics-file")},
+			JSON: c.Bool("json"), Stdout: in.stdout, Stderr: in.stderr, Now: in.app.now,
 		}
 		var err error
+		if o.Once, err = readOnce(c); err != nil {
+			return err
+		}
+		if err := o.checkOnce(); err != nil {
+			return err
+		}
+		if o.Tell.Ping != "" && o.Tell.PingFile != "" {
+			return usageError("leave one out", "--ping and --ping-file both say what to ping")
+		}
 		if err := o.setName(c.Args().Slice(), in.dashes); err != nil {
 			return err
 		}
@@ -190,6 +234,24 @@ func (in *invocation) runCommand() *cli.Command {
 		return err
 	}
 	return c
+}
+
+// valueFlag is a flag whose value checks itself. Its variable is ONLYONE_ and its name.
+func valueFlag(category, name, short string, value cli.Generic, usage string) cli.Flag {
+	f := &cli.GenericFlag{Name: name, Category: category, Usage: usage, Value: value, EnvVars: variable(name)}
+	if short != "" {
+		f.Aliases = []string{short}
+	}
+	return f
+}
+
+// boolFlag is one that is on or off.
+func boolFlag(category, name, short, usage string) cli.Flag {
+	f := &cli.BoolFlag{Name: name, Category: category, Usage: usage, EnvVars: variable(name)}
+	if short != "" {
+		f.Aliases = []string{short}
+	}
+	return f
 }
 
 // setName settles the name of the lock from what stands before "--".
@@ -270,23 +332,4 @@ func (in *invocation) beats(a string, aOn bool, b string, bOn bool) (bool, error
 		return in.typed[a] > in.typed[b], nil
 	}
 	return false, usageError("unset one", "the variables %s and %s contradict each other", variable(a)[0], variable(b)[0])
-}
-
-func consulFlags(c *cli.Context) (ConsulFlags, error) {
-	f := ConsulFlags{
-		Token: c.String("token"), TokenFile: c.String("token-file"),
-		CAFile: c.String("ca-file"), CAPath: c.String("ca-path"),
-		ClientCert: c.String("client-cert"), ClientKey: c.String("client-key"),
-		ServerName: c.String("tls-server-name"), Datacenter: c.String("datacenter"),
-		Namespace: c.String("namespace"), Partition: c.String("partition"),
-	}
-	for _, list := range c.StringSlice("http-addr") {
-		for address := range strings.SplitSeq(list, ",") {
-			if address = strings.TrimSpace(address); address == "" {
-				return f, usageError("try: --http-addr 127.0.0.1:8500", "--http-addr %q has an empty address", list)
-			}
-			f.Addresses = append(f.Addresses, address)
-		}
-	}
-	return f, nil
 }

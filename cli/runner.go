@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,8 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -19,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/a-seed-0bc5ead7/onlyone/consulsession"
+	"github.com/a-seed-0bc5ead7/onlyone/period"
 	"github.com/a-seed-0bc5ead7/onlyone/signals"
 	"github.com/a-seed-0bc5ead7/onlyone/supervisor"
 	"github.com/a-seed-0bc5ead7/onlyone/systemd"
@@ -30,8 +34,14 @@ var Version = "0.1.0-dev"
 // Main is the whole program: it returns the exit code, or ends the process by the signal
 // that ended the command.
 func Main(args []string, stdout, stderr io.Writer) int {
+	return MainAt(time.Now, args, stdout, stderr)
+}
+
+// MainAt is Main with another wall clock, so that a host whose clock is wrong can be tested.
+// Only what people read and --once-per depend on it; the lease doesn't.
+func MainAt(now func() time.Time, args []string, stdout, stderr io.Writer) int {
 	a := New(Version, run)
-	a.die = signals.Die
+	a.die, a.now = signals.Die, now
 	return a.Main(context.Background(), args, stdout, stderr)
 }
 
@@ -65,6 +75,11 @@ func run(ctx context.Context, o RunOptions) error {
 	if limit := supervisor.PlatformLimit(); limit != "" {
 		o.Log.Warn().Msg(limit)
 	}
+	if !o.Once.Spec.IsZero() {
+		if text := o.Once.misfit(o.Now()); text != "" {
+			o.Log.Warn().Msg(text)
+		}
+	}
 	if dials.NeedsPatience() {
 		o.Log.Warn().Msgf("an election of a Consul leader (up to 13s) may outlast the renew deadline of %s and move the job; --lease 20s or more rides it out", dials.RenewDeadline())
 	}
@@ -76,16 +91,28 @@ func run(ctx context.Context, o RunOptions) error {
 	return newRunner(o, dials, path, sigs).run(ctx)
 }
 
-// runner is one run: it connects supervisor, Consul, signals, systemd and the terminal.
+// hostname is this host's, for records.
+func hostname() string {
+	host, err := os.Hostname()
+	if err != nil {
+		return "unknown"
+	}
+	return host
+}
+
+// runner is one run: it connects supervisor, Consul, signals, systemd, the terminal and
+// whoever is told.
 type runner struct {
 	o       RunOptions
 	dials   supervisor.Dials
 	path    string
 	sigs    <-chan signals.Signal
 	manager *systemd.Notifier
+	tell    *teller
 	since   time.Time // when it began to wait
 	queue   chan consulsession.Queue
 	started atomic.Bool // the command: there is nothing to wait for any more
+	told    atomic.Bool // a stop signal came
 }
 
 func newRunner(o RunOptions, dials supervisor.Dials, path string, sigs <-chan signals.Signal) *runner {
@@ -94,52 +121,91 @@ func newRunner(o RunOptions, dials supervisor.Dials, path string, sigs <-chan si
 
 func (r *runner) run(ctx context.Context) error {
 	clock := supervisor.BootClock()
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
-	}
+	host := cmp.Or(r.o.Host, hostname())
 	jitter := func(most time.Duration) time.Duration { return rand.N(max(most, 1)) }
+	per, splay, startBy := r.schedule(host, clock.Now())
 	contender, err := consulsession.NewContender(consulsession.Config{
-		Client: clientConfig(r.o.Consul),
+		Client: r.o.Consul.client(),
 		Prefix: r.o.Prefix, Name: r.o.Name, Lease: r.o.Lease, TTL: r.o.TTL, Poll: r.o.Poll,
-		NoWait: r.o.NoWait, Checks: r.o.Checks, SessionNode: r.o.SessionNode,
-		Host: host, Pid: os.Getpid(), Command: shown(r.o.Command),
-		Now: clock.Now, Jitter: jitter, Log: r.o.Log, Waiting: r.waiting,
+		NoWait: r.o.NoWait, Copies: r.o.Copies, Checks: r.o.Checks, SessionNode: r.o.SessionNode,
+		Period: consulsession.Period{ID: per.ID, Spec: per.Spec, Start: per.Start, Retry: r.o.Once.Retry},
+		Host:   host, Pid: os.Getpid(), Command: shown(r.o.Command),
+		Now: clock.Now, Wall: r.o.Now, Jitter: jitter, Log: r.o.Log, Waiting: r.waiting,
 	})
 	if err != nil {
 		return &exitError{code: exitUsage, what: err}
 	}
 	defer contender.Close()
+	if r.tell, err = newTeller(r.o, host, per.ID); err != nil {
+		return err
+	}
 	wait := r.o.Wait
 	if wait == 0 {
 		wait = -1 // for ever; NoWait is the contender's affair
 	}
+	env := r.environment()
 	stopDrawing := r.draw()
 	out := supervisor.Run(ctx, supervisor.Config{
 		Dials:      r.dials,
-		Command:    supervisor.Command{Path: r.path, Args: r.o.Command, Env: systemd.WithoutNotify(os.Environ())},
-		StopSignal: r.o.Signal, StopTimeout: r.o.StopTimeout, Wait: wait,
+		Command:    supervisor.Command{Path: r.path, Args: r.o.Command, Env: env},
+		StopSignal: r.o.Signal, StopTimeout: r.o.StopTimeout,
+		NoWait: r.o.NoWait, Wait: wait, Splay: splay, StartBy: startBy,
+		MaxRuntime: r.o.MaxRuntime, MinHold: r.o.MinHold, OnLostWait: r.o.OnLost == "wait",
+		Restart: supervisor.Restart{Policy: policies[r.o.Restart], Delay: r.o.RestartDelay, Most: r.o.MaxRestarts},
+		Hooks: supervisor.Hooks{Fence: hook(r.o.FenceCmd, env), OnAcquire: hook(r.o.OnAcquire, env), OnRelease: hook(r.o.OnRelease, env),
+			OnLoss: hook(r.o.OnLoss, env), Timeout: r.o.HookTimeout},
 		Clock: clock, Lock: consulLock{contender},
 		StartGuard: func() (supervisor.Guard, error) {
 			return supervisor.StartGuard(supervisor.GuardOptions{KillAfter: r.o.KillAfter, StopSignal: r.o.Signal, PIDNamespace: r.o.PIDNamespace})
 		},
-		Signals: convert(r.sigs), Jitter: jitter, Log: r.o.Log, Changed: r.changed,
+		Signals: r.signals(), Jitter: jitter, Log: r.o.Log, Observer: observer{r},
 	})
 	stopDrawing()
-	return r.exit(out, contender)
+	err = r.exit(out, contender)
+	r.tell.ended(out, err)
+	return err
 }
 
-func clientConfig(f ConsulFlags) consulsession.ClientConfig {
-	return consulsession.ClientConfig{Addresses: f.Addresses, Token: f.Token, TokenFile: f.TokenFile,
-		CAFile: f.CAFile, CAPath: f.CAPath, ClientCert: f.ClientCert, ClientKey: f.ClientKey, ServerName: f.ServerName,
-		Datacenter: f.Datacenter, Namespace: f.Namespace, Partition: f.Partition}
+var policies = map[string]supervisor.RestartPolicy{
+	"no": supervisor.RestartNo, "on-failure": supervisor.RestartOnFailure, "always": supervisor.RestartAlways,
 }
 
-// convert hands signals on; the two packages don't know each other. It ends with its source.
-func convert(in <-chan signals.Signal) <-chan supervisor.Signal {
+// schedule is the period that this start belongs to, how long to wait before contending, and
+// the last instant at which the command may be started; 0: whenever.
+func (r *runner) schedule(host string, now supervisor.Instant) (per period.Period, splay time.Duration, startBy supervisor.Instant) {
+	wall := r.o.Now()
+	begin := wall
+	if !r.o.Once.Spec.IsZero() {
+		per = r.o.Once.at(wall)
+		if !per.Start.IsZero() {
+			begin = per.Start
+		}
+	}
+	if r.o.StartDeadline > 0 {
+		startBy = max(now+begin.Add(r.o.StartDeadline).Sub(wall), 1)
+	}
+	return per, period.Splay(host, cmp.Or(per.ID, strconv.Itoa(os.Getpid())), r.o.Splay), startBy
+}
+
+// environment is the command's, before the variables of its term.
+func (r *runner) environment() []string {
+	env := systemd.WithoutNotify(os.Environ())
+	if !r.o.DropToken {
+		return env
+	}
+	return slices.DeleteFunc(env, func(kv string) bool {
+		return strings.HasPrefix(kv, "CONSUL_HTTP_TOKEN=") || strings.HasPrefix(kv, "CONSUL_HTTP_TOKEN_FILE=")
+	})
+}
+
+// signals hands signals on; the two packages don't know each other. It ends with its source.
+func (r *runner) signals() <-chan supervisor.Signal {
 	out := make(chan supervisor.Signal)
 	go func() {
-		for s := range in {
+		for s := range r.sigs {
+			if s.Signal == unix.SIGTERM || s.Signal == unix.SIGINT {
+				r.told.Store(true)
+			}
 			out <- supervisor.Signal(s)
 		}
 	}()
@@ -153,19 +219,26 @@ func (r *runner) waiting(q consulsession.Queue) {
 	if r.manager.Active() {
 		r.manager.Status("standby: " + text)
 	}
+	r.tell.metrics.Queue(q.Position, q.Of)
 	r.queue <- q
 }
 
 // queueText is the place in the queue and the holder: "2nd of 3, held by web-2 since 12m".
 func queueText(q consulsession.Queue, now time.Time) string {
 	text := "held by a session that isn't onlyone's"
-	if q.Holder.Host != "" {
+	switch {
+	case q.Copies > 0 && !q.Free:
+		text = fmt.Sprintf("all %d copies run", q.Copies)
+	case q.Holder.Host != "":
 		text = fmt.Sprintf("held by %s (pid %d)", q.Holder.Host, q.Holder.Pid)
 		if since, err := time.Parse(time.RFC3339, q.Holder.Since); err == nil {
 			text += " since " + formatDuration(max(now.Sub(since), 0).Truncate(time.Second))
 		}
 	}
-	if q.Free {
+	switch {
+	case q.Paused != nil:
+		text = "paused " + q.Paused.String()
+	case q.Free:
 		text = "free, but the lock-delay of its last holder is running"
 	}
 	if q.Position > 0 {
@@ -213,24 +286,13 @@ func ordinal(n int) string {
 	return fmt.Sprintf("%dth", n)
 }
 
-// changed tells the service manager.
-func (r *runner) changed(state string) {
-	switch state {
-	case "contending":
-		r.manager.Ready("standby: contending for " + r.o.Name)
-	case "running":
-		r.started.Store(true)
-		r.o.Status.Clear()
-		r.manager.Status("running: " + shown(r.o.Command))
-	case "stopping", "releasing":
-		r.manager.Stopping(state)
-	}
-}
-
 // exit makes the error, and so the exit code, of an outcome.
 func (r *runner) exit(out supervisor.Outcome, c *consulsession.Contender) error {
 	switch out.Kind {
 	case supervisor.Ended:
+		if out.TimedOut {
+			return &exitError{code: out.Result.Exit}
+		}
 		if out.Status.Signaled() {
 			return diedBy(out.Status.Signal())
 		}
@@ -238,6 +300,11 @@ func (r *runner) exit(out supervisor.Outcome, c *consulsession.Contender) error 
 			return &exitError{code: code}
 		}
 		return nil
+	case supervisor.HandedOver:
+		return r.conflict(fmt.Errorf("the command was stopped: %w; not waiting (-n)", out.Err), "")
+	case supervisor.NotFenced:
+		return &exitError{code: exitLostAlive, what: fmt.Errorf("the last holder did not release, and could not be fenced: %w; nothing was started", out.Err),
+			hint: "see to its processes, then run this again without --fence-cmd"}
 	case supervisor.Interrupted:
 		return diedBy(out.Signal)
 	case supervisor.NotStarted:
@@ -265,22 +332,34 @@ func (r *runner) notAcquired(err error, c *consulsession.Contender) error {
 	if errors.Is(err, supervisor.ErrWaitOver) {
 		return r.conflict(fmt.Errorf("the lock is taken, and the wait of %s is over", r.o.Wait), see)
 	}
+	if done, ok := errors.AsType[*consulsession.DoneError](err); ok {
+		return &exitError{code: exitOK, what: done, mild: true}
+	}
+	if missed, ok := errors.AsType[*consulsession.MissedError](err); ok {
+		return r.conflict(missed, "to see what ran: onlyone history "+r.o.Name)
+	}
+	if paused, ok := errors.AsType[*consulsession.PausedError](err); ok {
+		return r.conflict(fmt.Errorf("the lock is %w; not waiting (-n)", paused), "to end that: onlyone resume "+r.o.Name)
+	}
+	if errors.Is(err, supervisor.ErrTooLate) {
+		return r.conflict(fmt.Errorf("not started within the %s of --start-deadline", formatDuration(r.o.StartDeadline)), see)
+	}
+	if errors.Is(err, supervisor.ErrDrained) {
+		return r.conflict(err, "to end that: onlyone undrain")
+	}
+	if bad, ok := errors.AsType[*consulsession.RecordError](err); ok {
+		return &exitError{code: exitConfig, what: fmt.Errorf("%w; nothing was run", bad), hint: "look at it, and if it may go: consul kv delete " + bad.Key}
+	}
+	if bad, ok := errors.AsType[*consulsession.CopiesError](err); ok {
+		return &exitError{code: exitConfig, what: bad, hint: fmt.Sprintf("use --copies %d, or change it for all: onlyone resize %s --copies %d", bad.Record.Copies, bad.Name, bad.Want)}
+	}
 	if foreign, ok := errors.AsType[*consulsession.ForeignKeyError](err); ok {
 		return &exitError{code: exitConfig, what: foreign, hint: "choose another NAME or --prefix, or delete that key if it is yours: consul kv delete " + foreign.Key}
 	}
 	if bad, ok := errors.AsType[*consulsession.ConfigError](err); ok {
 		return &exitError{code: exitConfig, what: bad, hint: "are --check, --session-node, --ttl and --datacenter right?"}
 	}
-	if denied, ok := errors.AsType[*consulsession.PermissionError](err); ok {
-		if strings.Contains(denied.Error(), "ACL not found") {
-			return &exitError{code: exitDenied, what: denied, hint: "Consul doesn't know this token: is CONSUL_HTTP_TOKEN, or the token file, right?"}
-		}
-		return &exitError{code: exitDenied, what: denied, hint: "the token's policy needs: " + denied.Rule}
-	}
-	if gone, ok := errors.AsType[*consulsession.UnreachableError](err); ok {
-		return &exitError{code: exitUnavailable, what: gone, hint: "check CONSUL_HTTP_ADDR or --http-addr, and: curl " + gone.Address + "/v1/status/leader"}
-	}
-	return &exitError{code: exitInternal, what: err}
+	return consulProblem(err)
 }
 
 // conflict is exit 75, or what -E says.

@@ -113,6 +113,25 @@ func (v *codeValue) String() string {
 	return strconv.Itoa(v.code)
 }
 
+// A countValue is the value of a flag that takes a number.
+type countValue struct{ n, low, high int }
+
+func (v *countValue) Set(s string) error {
+	n, err := strconv.Atoi(strings.TrimSpace(s))
+	if err != nil || n < v.low || n > v.high {
+		return fmt.Errorf("%q is not a number from %d to %d", s, v.low, v.high)
+	}
+	v.n = n
+	return nil
+}
+
+func (v *countValue) String() string {
+	if v == nil || v.n < v.low {
+		return ""
+	}
+	return strconv.Itoa(v.n)
+}
+
 // A choiceValue is the value of a flag that takes one of a few words.
 type choiceValue struct {
 	word string

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/hashicorp/consul/api"
@@ -22,7 +21,9 @@ type Config struct {
 	Lease       time.Duration // sent as lock-delay
 	TTL         time.Duration // of the session
 	Poll        time.Duration // the longest that one request but a watch may take
-	NoWait      bool          // return a *HeldError instead of queueing
+	NoWait      bool          // return a *HeldError or a *PausedError instead of queueing
+	Copies      int           // so many may hold the lock at once, each a copy of it; 0: one, without copies
+	Period      Period        // run once in it; zero: whenever the lock is free
 	Checks      []string      // health checks that the session depends on; none by default
 	SessionNode string        // the catalog node that the session belongs to; empty: the agent's
 	Host        string        // for the record
@@ -30,7 +31,9 @@ type Config struct {
 	Command     string        // for the record
 
 	// Now reads the boot clock: the clock that the lease is counted on.
-	Now    func() time.Duration
+	Now func() time.Duration
+	// Wall reads the wall clock, for records and for orders that end by themselves; nil: time.Now.
+	Wall   func() time.Time
 	Jitter func(most time.Duration) time.Duration
 	Log    zerolog.Logger
 	// Waiting is called when what the contender waits for has changed.
@@ -42,6 +45,8 @@ type Queue struct {
 	Position, Of int    // 1 is the next to hold the lock
 	Free         bool   // nobody holds the lock, but it can't be had yet
 	Holder       Record // zero where it isn't known
+	Copies       int    // 0 without copies
+	Paused       *Order // nobody may start
 }
 
 // Limits of requests, in time.
@@ -62,8 +67,8 @@ type Contender struct {
 	Config
 	api     *api.Client
 	rt      *transport
-	tried   string // the session with which an acquire was sent
-	reached bool   // Consul has answered once
+	tried   attempt // the last acquire that was sent
+	reached bool    // Consul has answered once
 }
 
 // NewContender checks the settings of the client; it sends nothing. Its errors are
@@ -73,6 +78,9 @@ func NewContender(c Config) (*Contender, error) {
 	if err != nil {
 		return nil, err
 	}
+	if c.Wall == nil {
+		c.Wall = time.Now
+	}
 	return &Contender{Config: c, api: client, rt: rt}, nil
 }
 
@@ -81,12 +89,6 @@ func (c *Contender) Close() { c.rt.closeIdle() }
 
 // Address is the address that is used at present.
 func (c *Contender) Address() string { return c.rt.address() }
-
-func (c *Contender) dir() string     { return c.Prefix + "/" + c.Name + "/" }
-func (c *Contender) lockKey() string { return c.dir() + ".lock" }
-func (c *Contender) queueKey(session string) string {
-	return c.dir() + "~queue/" + session
-}
 
 // Rule is the ACL policy that a token needs for this lock.
 func (c *Contender) Rule() string {
@@ -101,8 +103,8 @@ func (c *Contender) Rule() string {
 // queue entry and no session behind where it fails (as far as Consul answers). Before
 // each acquiring request it calls ready with the information that ReleaseTerm needs.
 //
-// Errors: *HeldError, *ForeignKeyError, *PermissionError, *UnreachableError, an error of
-// ready, or ctx's.
+// Errors: *HeldError, *PausedError, *DoneError, *MissedError, *RecordError, *CopiesError,
+// *ForeignKeyError, *PermissionError, *UnreachableError, an error of ready, or ctx's.
 func (c *Contender) Acquire(ctx context.Context, ready func(info []byte) error) (*Term, error) {
 	for {
 		t, err := c.contend(ctx, ready)
@@ -114,12 +116,6 @@ func (c *Contender) Acquire(ctx context.Context, ready func(info []byte) error) 
 		}
 		return t, err
 	}
-}
-
-// view is a consistent snapshot of the lock and its queue.
-type view struct {
-	lock  *api.KVPair
-	queue []*api.KVPair // in order of arrival
 }
 
 // contend is one session's life up to the acquire.
@@ -148,7 +144,8 @@ func (c *Contender) contend(ctx context.Context, ready func([]byte) error) (t *T
 	}()
 	begin := c.Now()
 	var v view
-	fresh := false // v was read since the last change
+	fresh := false                     // v was read since the last change
+	refused := map[int]time.Duration{} // copies that couldn't be had, and when to ask for them again
 	for {
 		if !fresh {
 			if err := c.retry(ctx, "read the lock", func(ctx context.Context) (err error) { v, err = c.read(ctx); return err }); err != nil {
@@ -156,20 +153,25 @@ func (c *Contender) contend(ctx context.Context, ready func([]byte) error) (t *T
 			}
 		}
 		fresh = false
-		// Only of a free key: while it is held, somebody's plain write takes the flags away, and
-		// the holder's release puts them back.
-		if v.free() && v.lock != nil && v.lock.Flags != api.LockFlagValue {
-			return nil, &ForeignKeyError{c.lockKey(), v.lock.Flags}
+		if err := c.refuse(v, session); err != nil {
+			return nil, err
 		}
+		paused := v.pause(c.Wall())
 		ahead := v.ahead(session)
-		mine := v.lock != nil && v.lock.Session == session // an acquire whose answer was lost
-		if mine || (v.free() && len(ahead) == 0) {
-			t, err := c.tryLock(ctx, session, queued, ready)
+		s, can := c.pick(v, session, refused)
+		if can && (s.heldBy(session) && paused != nil || c.tried.pending(session) && c.tried.copy != s.copy) {
+			// An acquire whose answer was lost: paused since, or it may still get us another copy.
+			return nil, errSessionGone
+		}
+		if can && (s.heldBy(session) || len(ahead) == 0 && paused == nil) {
+			t, err := c.tryLock(ctx, session, v, s, ready)
 			switch {
 			case err == nil:
 				return t, nil
-			case errors.Is(err, errLockDelay) && c.NoWait:
+			case errors.Is(err, errLockDelay) && c.NoWait && c.Copies == 0:
 				return nil, &HeldError{Why: "lock-delay"}
+			case errors.Is(err, errLockDelay) && c.Copies > 0, errors.Is(err, errTaken) && c.Copies > 0:
+				refused[s.copy] = c.Now() + delayPause/10 + c.Jitter(delayPause*9/10)
 			case errors.Is(err, errTaken) && c.NoWait, errors.Is(err, errTaken) && !queued:
 				// Somebody was faster: see who.
 			case errors.Is(err, errLockDelay) && !queued:
@@ -195,13 +197,7 @@ func (c *Contender) contend(ctx context.Context, ready func([]byte) error) (t *T
 			continue
 		}
 		if c.NoWait {
-			h := &HeldError{Waiting: len(ahead)}
-			if v.free() {
-				h.Why = "queue"
-			} else {
-				h.By = v.holder()
-			}
-			return nil, h
+			return nil, c.conflict(v, ahead, paused)
 		}
 		if !queued {
 			if v, err = c.enqueue(ctx, session); err != nil {
@@ -212,47 +208,36 @@ func (c *Contender) contend(ctx context.Context, ready func([]byte) error) (t *T
 		}
 		c.sweep(ctx, v, session)
 		c.tell(v, session)
-		if err := c.await(ctx, v, ahead); err != nil {
+		if err := c.await(ctx, v, ahead, paused, refused); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// free: nobody holds the lock.
-func (v view) free() bool { return v.lock == nil || v.lock.Session == "" }
-
-// ahead are the living entries before session's own; all of them, if it has none.
-func (v view) ahead(session string) []*api.KVPair {
-	var ahead []*api.KVPair
-	for _, e := range v.queue {
-		if e.Session == session {
-			break
-		}
-		if e.Session != "" {
-			ahead = append(ahead, e)
-		}
+// conflict is why a contender that doesn't wait ends.
+func (c *Contender) conflict(v view, ahead []*api.KVPair, paused *Order) error {
+	switch h := (&HeldError{Waiting: len(ahead), Copies: c.Copies}); {
+	case paused != nil && (v.free() || c.Copies > 0):
+		return &PausedError{*paused}
+	case !v.free():
+		h.By = v.holder()
+		return h
+	case len(ahead) > 0:
+		h.Why = "queue"
+		return h
+	default:
+		h.Why = "lock-delay"
+		return h
 	}
-	return ahead
-}
-
-func (v view) holder() Record {
-	if v.lock == nil {
-		return Record{}
-	}
-	r, _ := ParseRecord(v.lock.Value)
-	if r.Session != v.lock.Session {
-		return Record{}
-	}
-	return r
 }
 
 func (c *Contender) tell(v view, session string) {
 	if c.Waiting == nil {
 		return
 	}
-	q := Queue{Free: v.free(), Holder: v.holder()}
+	q := Queue{Free: v.free(), Holder: v.holder(), Copies: c.Copies, Paused: v.pause(c.Wall())}
 	for _, e := range v.queue {
-		if e.Session == "" || (v.lock != nil && e.Session == v.lock.Session) {
+		if e.Session == "" || v.holds(e.Session) {
 			continue // gone, or the holder's own entry
 		}
 		q.Of++
@@ -321,19 +306,6 @@ func renew(ctx context.Context, client *api.Client, session string) (*api.Sessio
 	return e, err
 }
 
-// read is a consistent read of lock and queue: one request, one instant.
-func (c *Contender) read(ctx context.Context) (view, error) {
-	ops := api.TxnOps{
-		{KV: &api.KVTxnOp{Verb: api.KVGetTree, Key: c.lockKey()}},
-		{KV: &api.KVTxnOp{Verb: api.KVGetTree, Key: c.queueKey("")}},
-	}
-	r, err := c.txn(ctx, ops)
-	if err != nil {
-		return view{}, err
-	}
-	return c.view(r), nil
-}
-
 // txn sends a transaction; a refusal is a *refused.
 func (c *Contender) txn(ctx context.Context, ops api.TxnOps) (*api.TxnResponse, error) {
 	return txn(ctx, c.api, ops)
@@ -357,33 +329,9 @@ type refused struct{ what string }
 
 func (e *refused) Error() string { return e.what }
 
-func (c *Contender) view(r *api.TxnResponse) view {
-	var v view
-	for _, res := range r.Results {
-		switch kv := res.KV; {
-		case kv == nil:
-		case kv.Key == c.lockKey():
-			v.lock = kv
-		case strings.HasPrefix(kv.Key, c.queueKey("")):
-			v.queue = append(v.queue, kv)
-		}
-	}
-	slices.SortFunc(v.queue, func(a, b *api.KVPair) int {
-		switch {
-		case a.CreateIndex < b.CreateIndex:
-			return -1
-		case a.CreateIndex > b.CreateIndex:
-			return 1
-		}
-		return 0
-	})
-	return v
-}
-
 func (c *Contender) record(state, session string) []byte {
-	b, _ := json.Marshal(Record{Schema: Schema, State: state, Host: c.Host, Pid: c.Pid, Session: session,
-		Since: stamp(time.Now().Truncate(time.Millisecond)), Command: c.Command})
-	return b
+	return encode(Record{Schema: Schema, State: state, Host: c.Host, Pid: c.Pid, Session: session,
+		Since: stamp(c.Wall().Truncate(time.Millisecond)), Command: c.Command})
 }
 
 // enqueue joins the queue, with retries.
@@ -394,11 +342,9 @@ func (c *Contender) enqueue(ctx context.Context, session string) (v view, err er
 
 // join enters the queue and reads lock and queue in the same instant.
 func (c *Contender) join(ctx context.Context, session string) (view, error) {
-	r, err := c.txn(ctx, api.TxnOps{
+	r, err := c.txn(ctx, append(api.TxnOps{
 		{KV: &api.KVTxnOp{Verb: api.KVLock, Key: c.queueKey(session), Value: c.record("waiting", session), Flags: api.LockFlagValue, Session: session}},
-		{KV: &api.KVTxnOp{Verb: api.KVGetTree, Key: c.lockKey()}},
-		{KV: &api.KVTxnOp{Verb: api.KVGetTree, Key: c.queueKey("")}},
-	})
+	}, c.reads()...))
 	if err != nil {
 		return view{}, err
 	}
@@ -409,19 +355,65 @@ func (c *Contender) join(ctx context.Context, session string) (view, error) {
 	return c.view(r), nil
 }
 
-// await blocks until the entry before ours, or the lock if we are the first, has changed.
-// It is woken by what it must see and by nothing else; what it sees proves nothing.
-func (c *Contender) await(ctx context.Context, v view, ahead []*api.KVPair) error {
-	kv := v.lock
-	if len(ahead) > 0 {
-		kv = ahead[len(ahead)-1]
-	}
-	if kv == nil {
+// await blocks until what this contender waits for may have changed: the entry before its
+// own; or, for the first one, the pause, the lock, or any of the copies. What it sees proves nothing.
+func (c *Contender) await(ctx context.Context, v view, ahead []*api.KVPair, paused *Order, refused map[int]time.Duration) error {
+	limit := watchWait
+	switch {
+	case len(ahead) > 0:
+		return c.watchKey(ctx, ahead[len(ahead)-1], limit)
+	case paused != nil && (v.free() || c.Copies > 0):
+		if until, err := time.Parse(time.RFC3339, paused.Until); err == nil {
+			limit = min(limit, max(until.Sub(c.Wall()), 0)+10*time.Millisecond)
+		}
+		return c.watchKey(ctx, v.paused, limit)
+	case c.Copies > 0:
+		for _, at := range refused {
+			if at > c.Now() {
+				limit = min(limit, at-c.Now())
+			}
+		}
+		return c.watchCopies(ctx, v, limit)
+	case v.slots[0].lock == nil:
 		return nil // the lock key has vanished: it is free
 	}
+	return c.watchKey(ctx, v.slots[0].lock, limit)
+}
+
+// watchKey blocks until kv has changed, or for at most limit. Only a watch of watchWait is
+// sent again when it brought nothing.
+func (c *Contender) watchKey(ctx context.Context, kv *api.KVPair, limit time.Duration) error {
+	return c.watch(ctx, limit, func(o *api.QueryOptions) (bool, error) {
+		o.WaitIndex = kv.ModifyIndex
+		now, meta, err := c.api.KV().Get(kv.Key, o)
+		if err != nil {
+			return false, err
+		}
+		// Also when the index went back: a snapshot was restored.
+		return now == nil || now.ModifyIndex != kv.ModifyIndex || now.Session != kv.Session || meta.LastIndex < kv.ModifyIndex, nil
+	})
+}
+
+// watchCopies blocks until one of the copies was acquired, released or lost.
+func (c *Contender) watchCopies(ctx context.Context, v view, limit time.Duration) error {
+	var index uint64
+	for _, s := range v.slots {
+		if s.lock != nil {
+			index = max(index, s.lock.ModifyIndex)
+		}
+	}
+	return c.watch(ctx, limit, func(o *api.QueryOptions) (bool, error) {
+		o.WaitIndex = index
+		_, meta, err := c.api.KV().List(c.mirrorKey(-1), o)
+		return err == nil && meta.LastIndex != index, err
+	})
+}
+
+// watch sends a blocking read until it saw a change.
+func (c *Contender) watch(ctx context.Context, limit time.Duration, read func(*api.QueryOptions) (changed bool, err error)) error {
 	for {
 		wctx, done := context.WithTimeout(ctx, watchLimit)
-		now, meta, err := c.api.KV().Get(kv.Key, (&api.QueryOptions{WaitIndex: kv.ModifyIndex, WaitTime: watchWait}).WithContext(wctx))
+		changed, err := read((&api.QueryOptions{WaitTime: max(limit, 10*time.Millisecond)}).WithContext(wctx))
 		done()
 		switch {
 		case ctx.Err() != nil:
@@ -433,8 +425,8 @@ func (c *Contender) await(ctx context.Context, v view, ahead []*api.KVPair) erro
 			if err := c.pause(ctx, c.Poll/4+c.Jitter(c.Poll)); err != nil {
 				return err
 			}
-		case now == nil, now.ModifyIndex != kv.ModifyIndex, now.Session == "", meta.LastIndex < kv.ModifyIndex:
-			return nil // also when the index went back: a snapshot was restored
+		case changed, limit < watchWait:
+			return nil
 		}
 	}
 }
@@ -470,76 +462,6 @@ func (c *Contender) sweep(ctx context.Context, v view, session string) {
 	}
 }
 
-// How an acquiring request can fail without being final.
-var (
-	errLockDelay = errors.New("the lock-delay of the last holder's lease isn't over")
-	errTaken     = errors.New("the lock was taken by somebody else")
-	errUnknown   = errors.New("the acquire's outcome is unknown")
-)
-
-// tryLock has the guard ready and acquires what a consistent read has just shown to be free.
-//
-// That read closes a hole: a leader that was just elected and
-// hasn't applied the end of the old session would grant the lock without its lock-delay.
-func (c *Contender) tryLock(ctx context.Context, session string, queued bool, ready func([]byte) error) (*Term, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, context.Cause(ctx)
-	}
-	if err := ready(c.releaseInfo(session)); err != nil {
-		return nil, err
-	}
-	ops := api.TxnOps{
-		{KV: &api.KVTxnOp{Verb: api.KVLock, Key: c.lockKey(), Value: c.record("held", session), Flags: api.LockFlagValue, Session: session}},
-		{KV: &api.KVTxnOp{Verb: api.KVGetTree, Key: c.dir() + ".runs"}},
-	}
-	if queued {
-		ops = append(ops, &api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVCheckSession, Key: c.queueKey(session), Session: session}})
-	}
-	rctx, done := context.WithTimeout(ctx, c.Poll)
-	defer done()
-	c.tried = session
-	sent := c.Now()
-	r, err := c.txn(rctx, ops)
-	if no, ok := errors.AsType[*refused](err); ok {
-		switch {
-		case isLockDelay(no.what):
-			return nil, errLockDelay
-		case isInvalidSession(no.what), strings.Contains(no.what, "failed session check"), strings.Contains(no.what, "doesn't exist"):
-			return nil, errSessionGone
-		case isDenied(no.what):
-			return nil, &PermissionError{no, c.Rule()}
-		case isHeld(no.what):
-			return nil, errTaken
-		}
-		c.Log.Debug().Str("answer", no.what).Msg("acquire refused")
-		return nil, fmt.Errorf("%w: %s", errUnknown, no.what) // paced, and bounded for -n
-	}
-	switch {
-	case ctx.Err() != nil:
-		return nil, context.Cause(ctx)
-	case forbidden(err):
-		return nil, &PermissionError{cause(err), c.Rule()}
-	case err != nil:
-		// It may have been carried out, or be carried out later. The same session may ask
-		// again (that is idempotent) until it is destroyed; only a success of our own counts.
-		if strings.Contains(err.Error(), "invalid session") {
-			return nil, errSessionGone
-		}
-		c.Log.Debug().Err(cause(err)).Msg("cannot acquire")
-		return nil, errUnknown
-	}
-	if len(r.Results) == 0 || r.Results[0].KV == nil || r.Results[0].KV.Session != session || r.Results[0].KV.ModifyIndex == 0 {
-		return nil, &UnreachableError{c.Address(), errNotConsul}
-	}
-	t := &Term{c: c, session: session, queued: queued, sent: sent, token: r.Results[0].KV.ModifyIndex}
-	for _, res := range r.Results[1:] {
-		if res.KV != nil && res.KV.Key == c.dir()+".runs" {
-			t.runs = res.KV.Value
-		}
-	}
-	return t, nil
-}
-
 // leave ends a session that won't be used: queue entry, then the session.
 func (c *Contender) leave(ctx context.Context, why error, session string, queued bool) {
 	limit := leaveLimit
@@ -561,9 +483,9 @@ func (c *Contender) endSession(ctx context.Context, session string, queued bool)
 		// At best: without it the entry is dead when the session is, and is swept.
 		_, _ = c.txn(ctx, api.TxnOps{{KV: &api.KVTxnOp{Verb: api.KVDelete, Key: c.queueKey(session)}}})
 	}
-	if c.tried == session {
+	if c.tried.session == session {
 		// An acquire whose answer we didn't wait for: unlocked, it arms no lock-delay.
-		_, _ = c.txn(ctx, api.TxnOps{{KV: &api.KVTxnOp{Verb: api.KVUnlock, Key: c.lockKey(), Value: c.record("released", session), Flags: api.LockFlagValue, Session: session}}})
+		_, _ = c.txn(ctx, c.takeBack(session))
 	}
 	_, err := c.api.Session().Destroy(session, (&api.WriteOptions{}).WithContext(ctx))
 	return err

@@ -344,7 +344,7 @@ func TestReleaseTerm(t *testing.T) {
 		if _, err := contender(t, config(m.Transport(nil))).Acquire(t.Context(), func(b []byte) error { info = b; return nil }); err != nil {
 			t.Fatal(err)
 		}
-		if err := ReleaseTerm(t.Context(), info, m.Transport(nil)); err != nil {
+		if err := ReleaseTerm(t.Context(), info, nil, m.Transport(nil)); err != nil {
 			t.Fatal(err)
 		}
 		wantNothingLeft(t, m)
@@ -354,7 +354,7 @@ func TestReleaseTerm(t *testing.T) {
 	})
 }
 
-// The record of runs keeps the last 20 and survives garbage and newer schemas.
+// The record of runs keeps the last 20 and survives garbage; a newer schema is left alone.
 func TestRunsRecord(t *testing.T) {
 	var value []byte
 	for i := range 30 {
@@ -364,7 +364,10 @@ func TestRunsRecord(t *testing.T) {
 	if err := json.Unmarshal(value, &runs); err != nil || len(runs.Runs) != 20 || runs.Runs[19].Token != 29 {
 		t.Errorf("%v %d runs", err, len(runs.Runs))
 	}
-	for _, old := range []string{"", "garbage", `{"schema":9,"runs":[{}]}`, `[]`, `{"schema":1,"runs":[{"host":"` + strings.Repeat("x", 524_000) + `"}]}`} {
+	if got := appendRun([]byte(`{"schema":9,"runs":[{}]}`), Run{Token: 1}); got != nil {
+		t.Errorf("what a newer onlyone wrote was replaced by %s", got)
+	}
+	for _, old := range []string{"", "garbage", `[]`, `{"schema":1,"runs":[{"host":"` + strings.Repeat("x", 524_000) + `"}]}`} {
 		if err := json.Unmarshal(appendRun([]byte(old), Run{Token: 1}), &runs); err != nil || len(runs.Runs) != 1 {
 			t.Errorf("after %q: %v, %d runs", old, err, len(runs.Runs))
 		}

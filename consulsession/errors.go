@@ -15,6 +15,7 @@ type HeldError struct {
 	By      Record // zero fields where the holder isn't an onlyone
 	Why     string // set when nobody holds it but it can't be had: "lock-delay", "queue"
 	Waiting int
+	Copies  int // so many are held, By one of them; 0 without copies
 }
 
 func (e *HeldError) Error() string {
@@ -24,11 +25,19 @@ func (e *HeldError) Error() string {
 	case "queue":
 		return fmt.Sprintf("about to be taken: %d contender(s) are queued", e.Waiting)
 	}
+	if e.Copies > 0 {
+		return fmt.Sprintf("held: all of its %d copies run", e.Copies)
+	}
 	if e.By.Host == "" {
 		return "held by a session that isn't onlyone's"
 	}
 	return fmt.Sprintf("held by %s (pid %d) since %s", e.By.Host, e.By.Pid, e.By.Since)
 }
+
+// PausedError says that the lock is paused and the caller doesn't wait.
+type PausedError struct{ Order Order }
+
+func (e *PausedError) Error() string { return fmt.Sprintf("paused %s", e.Order) }
 
 // ForeignKeyError says that the lock key is used for something else.
 type ForeignKeyError struct {
@@ -135,8 +144,11 @@ func txnErrors(r *api.TxnResponse) string {
 
 // Causes of a refused transaction, by the texts of agent/consul/state/kvs.go and
 // kvs_endpoint.go (the same in 1.8.7, 1.14.11 and 1.22.0). A 409 has no code for them.
-func isLockDelay(what string) bool      { return strings.Contains(what, "due to lock delay") }
-func isHeld(what string) bool           { return strings.Contains(what, "lock is already held") }
+func isLockDelay(what string) bool { return strings.Contains(what, "due to lock delay") }
+func isHeld(what string) bool      { return strings.Contains(what, "lock is already held") }
+func isStale(what string) bool {
+	return strings.Contains(what, "index is stale") || strings.Contains(what, "failed index check")
+}
 func isInvalidSession(what string) bool { return strings.Contains(what, "invalid session") }
 func isDenied(what string) bool {
 	return strings.Contains(what, "Permission denied") || strings.Contains(what, "ACL not found")

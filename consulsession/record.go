@@ -29,13 +29,14 @@ func ParseRecord(b []byte) (r Record, ok bool) {
 
 // Run is one entry of the record of runs.
 type Run struct {
-	Token   uint64 `json:"token"`
-	Host    string `json:"host"`
-	Period  string `json:"period,omitempty"`
-	Started string `json:"started,omitempty"`
-	Ended   string `json:"ended,omitempty"`
-	Exit    int    `json:"exit"`
-	Outcome string `json:"outcome"`
+	Token    uint64 `json:"token"`
+	Host     string `json:"host"`
+	Period   string `json:"period,omitempty"`
+	Started  string `json:"started,omitempty"`
+	Ended    string `json:"ended,omitempty"`
+	Exit     int    `json:"exit"`
+	Outcome  string `json:"outcome"` // "exited", "signaled", "stopped", "timeout", "lost" or "failed"
+	Restarts int    `json:"restarts,omitempty"`
 }
 
 // Runs is the value of the key of runs: the newest last.
@@ -51,20 +52,63 @@ const (
 	maxRunsSize = 64 << 10
 )
 
-// appendRun adds r to what old holds. What can't be read (garbage, too large, a newer schema) is
-// replaced: it must not keep anybody from releasing.
+// appendRun adds r to what old holds. What can't be read (garbage, too large) is replaced: it
+// must not keep anybody from releasing. What a newer onlyone wrote stays as it is: nil.
 func appendRun(old []byte, r Run) []byte {
 	var runs Runs
-	if len(old) > maxRunsSize || json.Unmarshal(old, &runs) != nil || runs.Schema > Schema {
+	if len(old) > maxRunsSize || json.Unmarshal(old, &runs) != nil {
 		runs = Runs{}
+	}
+	if runs.Schema > Schema {
+		return nil
 	}
 	runs.Schema = Schema
 	runs.Runs = append(runs.Runs, r)
 	if n := len(runs.Runs) - maxRuns; n > 0 {
 		runs.Runs = runs.Runs[n:]
 	}
-	b, _ := json.Marshal(runs)
-	return b
+	return encode(runs)
+}
+
+// Order is the value of .paused and .step-down: what an operator asks of holders and
+// contenders.
+type Order struct {
+	Schema  int    `json:"schema"`
+	By      string `json:"by"`                // user@host
+	Since   string `json:"since"`             // RFC 3339, the writer's wall clock
+	Until   string `json:"until,omitempty"`   // .paused: when it ends by itself; empty: when it is resumed
+	Session string `json:"session,omitempty"` // .step-down: the session that is to step down; others ignore it
+	Reason  string `json:"reason,omitempty"`
+}
+
+// ParseOrder reads an order. What can't be read is an order without a field: somebody has
+// written the key, so it counts, and until somebody removes it.
+func ParseOrder(b []byte) Order {
+	var o Order
+	if json.Unmarshal(b, &o) != nil {
+		return Order{}
+	}
+	return o
+}
+
+// Over reports whether the time of the order has passed by the wall clock now.
+func (o Order) Over(now time.Time) bool {
+	until, err := time.Parse(time.RFC3339, o.Until)
+	return err == nil && !now.Before(until)
+}
+
+func (o Order) String() string {
+	s := "by an operator"
+	if o.By != "" {
+		s = "by " + o.By
+	}
+	if o.Until != "" {
+		s += " until " + o.Until
+	}
+	if o.Reason != "" {
+		s += " (" + o.Reason + ")"
+	}
+	return s
 }
 
 func stamp(t time.Time) string {

@@ -21,8 +21,12 @@ type Term struct {
 	queued   bool
 	sent     time.Duration
 	token    uint64
-	runs     []byte // the record of runs as it was when the lock was acquired
-	compared bool   // the session was compared with what was asked for
+	copy     int
+	runs     []byte       // the record of runs as it was when the lock was acquired
+	period   PeriodRecord // as this term began it; zero without periods
+	before   *api.KVPair  // the record of the period as it was before
+	unclean  *Unclean
+	compared bool // the session was compared with what was asked for
 }
 
 // Token is the fencing token: the ModifyIndex that the acquiring transaction gave the
@@ -37,17 +41,29 @@ func (t *Term) Sent() time.Duration { return t.sent }
 func (t *Term) Session() string { return t.session }
 
 // Key is the lock key.
-func (t *Term) Key() string { return t.c.lockKey() }
+func (t *Term) Key() string { return t.c.lockKey(t.copy) }
+
+// Unclean is the last holder, if it didn't release: it died, or lost the lock. Else nil.
+func (t *Term) Unclean() *Unclean { return t.unclean }
 
 // Env is what the command's environment says of this term.
 func (t *Term) Env() []string {
-	return []string{
+	env := []string{
 		"FENCE_TOKEN=" + strconv.FormatUint(t.token, 10),
 		"ONLYONE_NAME=" + t.c.Name,
 		"ONLYONE_KEY=" + t.Key(),
 		"ONLYONE_SESSION=" + t.session,
 		"CONSUL_LOCK_HELD=true",
 	}
+	name := t.c.Name
+	if t.c.Copies > 0 {
+		name = fmt.Sprintf("%s/%d", t.c.Name, t.copy)
+		env = append(env, "ONLYONE_COPY="+strconv.Itoa(t.copy), "ONLYONE_COPIES="+strconv.Itoa(t.c.Copies))
+	}
+	if id := t.c.Period.ID; id != "" {
+		env = append(env, "ONLYONE_PERIOD="+id, "IDEMPOTENCY_KEY="+name+"/"+id)
+	}
+	return env
 }
 
 // Check is a linearizable ownership check: a read-only transaction in consistent mode,
@@ -99,37 +115,68 @@ func (t *Term) Renew(ctx context.Context) error {
 	return nil
 }
 
-// Watch calls changed when something happened to the lock key, until ctx ends. It only
-// speeds things up: a watch can be old, so it proves nothing.
-func (t *Term) Watch(ctx context.Context, changed func()) {
+// Change is what a watch has seen: the lock may have changed hands, or an operator asks
+// for something.
+type Change struct {
+	Lock     bool
+	StepDown *Order // this holder is to hand over
+	Paused   *Order // nobody may run
+}
+
+// Watch calls changed when something happened to the lock key, or when there is an order for
+// its holder, until ctx ends. It only speeds things up: a watch can be old, so it proves
+// nothing. One request sees lock and orders, as they are what begins with a dot.
+func (t *Term) Watch(ctx context.Context, changed func(Change)) {
 	index := t.token
 	for {
 		wctx, done := context.WithTimeout(ctx, watchLimit)
-		kv, meta, err := t.c.api.KV().Get(t.Key(), (&api.QueryOptions{WaitIndex: index, WaitTime: watchWait}).WithContext(wctx))
+		kvs, meta, err := t.c.api.KV().List(t.c.lockDir(t.copy)+".", (&api.QueryOptions{WaitIndex: index, WaitTime: watchWait}).WithContext(wctx))
 		done()
-		switch {
-		case ctx.Err() != nil:
+		if ctx.Err() != nil {
 			return
-		case err != nil:
+		}
+		if err != nil {
 			if t.c.pause(ctx, t.c.Poll/2+t.c.Jitter(t.c.Poll)) != nil {
 				return
 			}
 			continue
-		case kv == nil:
-			changed()
-			// Gone: the check will say so. Don't spin on a missing key.
-			if t.c.pause(ctx, t.c.Poll) != nil {
-				return
-			}
-			continue
-		case kv.ModifyIndex != index:
-			changed()
 		}
-		index = kv.ModifyIndex
+		c, gone := t.change(kvs)
+		if c != (Change{}) {
+			changed(c)
+		}
+		// Gone: the check will say so. Don't spin on a missing key.
+		if gone && t.c.pause(ctx, t.c.Poll) != nil {
+			return
+		}
 		if meta.LastIndex < index {
-			index = 0
+			index = 0 // it went back: a snapshot was restored
+		} else {
+			index = meta.LastIndex
 		}
 	}
+}
+
+// change is what the keys say to the holder, and whether the lock key is missing.
+func (t *Term) change(kvs api.KVPairs) (c Change, gone bool) {
+	gone = true
+	for _, kv := range kvs {
+		switch strings.TrimPrefix(kv.Key, t.c.lockDir(t.copy)) {
+		case ".lock":
+			gone = false
+			c.Lock = kv.ModifyIndex != t.token
+		case ".step-down":
+			if o := ParseOrder(kv.Value); o.Session == t.session {
+				c.StepDown = &o
+			}
+		case ".paused":
+			if o := ParseOrder(kv.Value); !o.Over(t.c.Wall()) {
+				c.Paused = &o
+			}
+		}
+	}
+	c.Lock = c.Lock || gone
+	return c, gone
 }
 
 // Ended is what the record of runs will say.
@@ -137,6 +184,7 @@ type Ended struct {
 	Started, Ended time.Time
 	Exit           int
 	Outcome        string
+	Restarts       int
 }
 
 // Release gives the lock back: one transaction that unlocks the key with a "released"
@@ -144,15 +192,32 @@ type Ended struct {
 // destroyed, so that no request which is still under way can lock again. The caller must
 // be sure that nothing of the command is left. The lock key is never deleted.
 func (t *Term) Release(ctx context.Context, e Ended) error {
-	c := t.c
-	run := Run{Token: t.token, Host: c.Host, Started: stamp(e.Started), Ended: stamp(e.Ended), Exit: e.Exit, Outcome: e.Outcome}
-	ops := api.TxnOps{
-		{KV: &api.KVTxnOp{Verb: api.KVUnlock, Key: t.Key(), Value: c.record("released", t.session), Flags: api.LockFlagValue, Session: t.session}},
+	ops := t.c.unlockOps(t.session, t.copy)
+	ops = append(ops, t.c.recordOps(t.copy, t.token, t.runs, t.period, t.before, e)...)
+	return t.c.unlock(ctx, ops, t.session, t.queued)
+}
+
+// recordOps writes what a run was into the records. One that never started leaves none, and
+// its period as it was.
+func (c *Contender) recordOps(copy int, token uint64, runs []byte, period PeriodRecord, before *api.KVPair, e Ended) (ops api.TxnOps) {
+	set := func(key string, value []byte) {
+		ops = append(ops, &api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVSet, Key: key, Value: value}})
 	}
-	if !e.Started.IsZero() {
-		ops = append(ops, &api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVSet, Key: c.dir() + ".runs", Value: appendRun(t.runs, run)}})
+	dir := c.lockDir(copy)
+	if e.Started.IsZero() {
+		if period.Period != "" {
+			ops = append(ops, restore(dir+".period", before))
+		}
+		return ops
 	}
-	return c.unlock(ctx, ops, t.session, t.queued)
+	run := Run{Token: token, Host: c.Host, Period: period.Period, Started: stamp(e.Started), Ended: stamp(e.Ended), Exit: e.Exit, Outcome: e.Outcome, Restarts: e.Restarts}
+	if value := appendRun(runs, run); value != nil {
+		set(dir+".runs", value)
+	}
+	if period.Period != "" {
+		set(dir+".period", encode(period.end(token, e)))
+	}
+	return ops
 }
 
 // unlock sends the transaction until it is answered, then destroys the session.
@@ -191,43 +256,85 @@ func (c *Contender) unlock(ctx context.Context, ops api.TxnOps, session string, 
 
 // releaseInfo is what another process needs to release a term of this contender.
 type releaseInfo struct {
-	Config  releaseConfig
-	Session string
-}
-
-type releaseConfig struct {
 	Client  ClientConfig
 	Prefix  string
 	Name    string
+	Copies  int
+	Copy    int
+	Period  Period
 	Lease   time.Duration
 	Poll    time.Duration
 	Host    string
 	Pid     int
 	Command string
+	Session string
 }
 
-func (c *Contender) releaseInfo(session string) []byte {
-	b, _ := json.Marshal(releaseInfo{releaseConfig{c.Client, c.Prefix, c.Name, c.Lease, c.Poll, c.Host, c.Pid, c.Command}, session})
-	return b
+func (c *Contender) releaseInfo(session string, copy int) []byte {
+	return encode(releaseInfo{c.Client, c.Prefix, c.Name, c.Copies, copy, c.Period, c.Lease, c.Poll, c.Host, c.Pid, c.Command, session})
 }
 
 // ReleaseTerm releases the lock of a contender whose process has gone, with what that
-// contender gave to ready, in the time that ctx leaves. network replaces the network in
-// tests; nil is the real one.
-func ReleaseTerm(ctx context.Context, info []byte, network http.RoundTripper) error {
+// contender gave to ready, in the time that ctx leaves. e is how the command ended, if it
+// did so before that process: it is written down, so that a periodic job which is done isn't
+// done again; without it the period stays begun. network replaces the network in tests; nil
+// is the real one.
+func ReleaseTerm(ctx context.Context, info []byte, e *Ended, network http.RoundTripper) error {
 	var i releaseInfo
 	if err := json.Unmarshal(info, &i); err != nil {
 		return fmt.Errorf("cannot read how to release the lock: %w", err)
 	}
-	r := i.Config
-	r.Client.Transport = network
-	c, err := NewContender(Config{Client: r.Client, Prefix: r.Prefix, Name: r.Name, Lease: r.Lease, Poll: r.Poll, Host: r.Host, Pid: r.Pid, Command: r.Command,
+	i.Client.Transport = network
+	c, err := NewContender(Config{Client: i.Client, Prefix: i.Prefix, Name: i.Name, Copies: i.Copies, Period: i.Period,
+		Lease: i.Lease, Poll: i.Poll, Host: i.Host, Pid: i.Pid, Command: i.Command,
 		Jitter: func(most time.Duration) time.Duration { return most / 2 }})
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	return c.unlock(ctx, api.TxnOps{
-		{KV: &api.KVTxnOp{Verb: api.KVUnlock, Key: c.lockKey(), Value: c.record("released", i.Session), Flags: api.LockFlagValue, Session: i.Session}},
-	}, i.Session, true)
+	ops := c.unlockOps(i.Session, i.Copy)
+	if e != nil {
+		more, err := c.lateRecordOps(ctx, i, *e)
+		if err != nil {
+			c.Log.Debug().Err(cause(err)).Msg("cannot read the records")
+		}
+		ops = append(ops, more...)
+	}
+	return c.unlock(ctx, ops, i.Session, c.Copies == 0)
+}
+
+// lateRecordOps is recordOps for a term that another process began: what it knew is read.
+func (c *Contender) lateRecordOps(ctx context.Context, i releaseInfo, e Ended) (api.TxnOps, error) {
+	dir := c.lockDir(i.Copy)
+	ctx, done := context.WithTimeout(ctx, c.Poll)
+	defer done()
+	r, err := c.txn(ctx, api.TxnOps{
+		{KV: &api.KVTxnOp{Verb: api.KVCheckSession, Key: c.lockKey(i.Copy), Session: i.Session}},
+		{KV: &api.KVTxnOp{Verb: api.KVGetTree, Key: dir + ".holder"}},
+		{KV: &api.KVTxnOp{Verb: api.KVGetTree, Key: dir + ".runs"}},
+		{KV: &api.KVTxnOp{Verb: api.KVGetTree, Key: dir + ".period"}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	var token uint64
+	var runs []byte
+	var period PeriodRecord
+	for _, res := range r.Results {
+		switch kv := res.KV; {
+		case kv == nil:
+		case kv.Key == dir+".holder":
+			token = kv.ModifyIndex
+		case kv.Key == dir+".runs":
+			runs = kv.Value
+		case kv.Key == dir+".period" && c.Period.ID != "":
+			if period, err = parsePeriod(kv.Key, kv.Value, true); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if period.Session != i.Session {
+		period = PeriodRecord{} // not ours to end
+	}
+	return c.recordOps(i.Copy, token, runs, period, nil, e), nil
 }

@@ -10,7 +10,19 @@ type Command struct {
 	Path string   // absolute or relative path of the executable
 	Args []string // argv, Args[0] included
 	Env  []string
+	// Records says which ends of it a guard writes down when it releases in the keeper's place.
+	Records Records
 }
+
+// Records says which ends of a command are final.
+type Records uint8
+
+// Ends that are final: none, an exit with 0, or all.
+const (
+	RecordNone Records = iota
+	RecordSuccess
+	RecordAll
+)
 
 // A tree is the command and everything that descends from it.
 type tree interface {
@@ -99,6 +111,8 @@ type guard struct {
 	lost       bool    // the lease ended or the keeper is gone: no deadline is taken any more
 	asked      bool    // the command was sent its stop signal
 	ended      bool    // the command was reaped
+	natural    bool    // how it ended is its own word
+	records    Records
 	killed     bool
 	status     syscall.WaitStatus
 	sayAt      Instant // when to say that killing doesn't help; 0 once said
@@ -155,6 +169,8 @@ func (g *guard) reap(now Instant) {
 	status, empty := g.tree.Reap()
 	if status != nil {
 		g.ended, g.status = true, *status
+		// By itself, or with the word that it is done.
+		g.natural = !g.lost && !g.asked && g.phase == guardRunning || status.Exited() && status.ExitStatus() == 0
 		if !empty {
 			g.send(Event{Kind: CommandEnded, Status: g.status, Leftovers: g.tree.Names()})
 			// What outlives the command gets the rest of a running stop, or else G.
@@ -205,7 +221,19 @@ func (g *guard) start(now Instant, c Command) {
 		g.send(Event{Kind: StartFailed, Unforked: true, Errno: errno, Detail: err.Error()})
 		return
 	}
-	g.phase = guardRunning
+	g.phase, g.records = guardRunning, c.Records
+}
+
+// result is what is known of a command that ended for good, and not because it was told to
+// when the keeper was gone; nil if it didn't. An exit of 0 is always its own word: a periodic
+// job that is done must not be done again.
+func (g *guard) result(started, ended time.Time) *RunResult {
+	r := RunResult{Started: started, Ended: ended}
+	r.Exit, r.Outcome = exitOf(g.status)
+	if !g.natural || g.records == RecordNone || g.records == RecordSuccess && r.Exit != 0 {
+		return nil
+	}
+	return &r
 }
 
 // stop is the keeper's order to end the tree by s.KillAt.

@@ -26,8 +26,9 @@ func IsGuard(args []string) bool { return len(args) == 3 && args[0] == guardName
 // GuardMain is the guard process: args are guardName, the descriptor that it reads
 // frames from and the one that it writes events to. When the keeper has gone, it stops
 // the tree and calls release once, with what the keeper gave it for that; the context
-// ends at the last instant at which that is worth while. It returns the exit code.
-func GuardMain(args []string, release func(ctx context.Context, info []byte) error) int {
+// ends at the last instant at which that is worth while. r is how the command ended, if it
+// ended by itself before the keeper; else nil. It returns the exit code.
+func GuardMain(args []string, release func(ctx context.Context, info []byte, r *RunResult) error) int {
 	in, err1 := strconv.Atoi(args[1])
 	out, err2 := strconv.Atoi(args[2])
 	if err1 != nil || err2 != nil {
@@ -55,13 +56,14 @@ type guardLoop struct {
 	buf     []byte
 	stopSig chan struct{} // a stop signal that came to the guard itself
 	setup   setup
-	info    []byte // for release
-	release func(context.Context, []byte) error
+	info    release // how to do free
+	free    func(context.Context, []byte, *RunResult) error
+	started time.Time
 	eof     bool
 	quit    bool
 }
 
-func newGuardLoop(in, out int, release func(context.Context, []byte) error) (*guardLoop, error) {
+func newGuardLoop(in, out int, free func(context.Context, []byte, *RunResult) error) (*guardLoop, error) {
 	for _, fd := range []int{in, out} {
 		unix.CloseOnExec(fd)
 		if err := unix.SetNonblock(fd, true); err != nil {
@@ -86,7 +88,7 @@ func newGuardLoop(in, out int, release func(context.Context, []byte) error) (*gu
 		return nil, fmt.Errorf("cannot create a pipe: %w", err)
 	}
 	l := &guardLoop{in: in, out: out, timer: timer, child: wake[0], wake: wake[1], buf: make([]byte, 64<<10),
-		stopSig: make(chan struct{}, 1), release: release}
+		stopSig: make(chan struct{}, 1), free: free}
 	l.procs = &procTree{statusFd: -1}
 	l.tree, l.send = l.procs, l.sendEvent
 	l.procs.beforeEnd = l.execStatus
@@ -186,7 +188,7 @@ func (l *guardLoop) releaseTerm() int {
 		fmt.Fprintf(os.Stderr, "onlyone: cannot kill %v; the lock isn't released\n", l.procs.Names())
 		return 80
 	}
-	if l.info == nil || l.release == nil {
+	if l.info.Info == nil || l.free == nil {
 		return 0
 	}
 	limit := 2 * time.Second
@@ -198,7 +200,11 @@ func (l *guardLoop) releaseTerm() int {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	if err := l.release(ctx, l.info); err != nil {
+	r := l.info.Result
+	if r == nil {
+		r = l.result(l.started, time.Now())
+	}
+	if err := l.free(ctx, l.info.Info, r); err != nil {
 		fmt.Fprintf(os.Stderr, "onlyone: onlyone was killed; its command is stopped, but cannot release the lock (it is free when its session ends): %v\n", err)
 	}
 	return 0
@@ -265,6 +271,7 @@ func (l *guardLoop) handle(kind frameKind, payload []byte) error {
 		if err != nil {
 			return err
 		}
+		l.started = time.Now()
 		l.start(now, c)
 	case frameSignal:
 		if len(payload) != 1 {
@@ -280,7 +287,10 @@ func (l *guardLoop) handle(kind frameKind, payload []byte) error {
 	case frameKill:
 		l.stop(Stop{KillAt: now})
 	case frameRelease:
-		l.info = append([]byte(nil), payload...)
+		l.info = release{}
+		if err := json.Unmarshal(payload, &l.info); err != nil {
+			return err
+		}
 	case frameQuit:
 		l.quit = true
 	default:
@@ -303,6 +313,7 @@ func (l *guardLoop) execStatus() {
 	l.procs.statusFd = -1
 	if n == 4 {
 		errno := syscall.Errno(binary.LittleEndian.Uint32(b[:]))
+		l.records = RecordNone
 		l.sendEvent(Event{Kind: StartFailed, Errno: errno, Detail: errno.Error()})
 		return // the shim ends now; TreeGone follows
 	}

@@ -164,9 +164,11 @@ func (g *guardProcess) Start(c Command)              { g.writeWithin(commandFram
 func (g *guardProcess) Signal(s syscall.Signal) {
 	g.write(appendFrame(nil, frameSignal, []byte{byte(s)}))
 }
-func (g *guardProcess) Stop(s Stop)             { g.write(jsonFrame(frameStop, s)) }
-func (g *guardProcess) Kill()                   { g.write(appendFrame(nil, frameKill, nil)) }
-func (g *guardProcess) ReleaseInfo(info []byte) { g.write(appendFrame(nil, frameRelease, info)) }
+func (g *guardProcess) Stop(s Stop) { g.write(jsonFrame(frameStop, s)) }
+func (g *guardProcess) Kill()       { g.write(appendFrame(nil, frameKill, nil)) }
+func (g *guardProcess) ReleaseInfo(info []byte, r *RunResult) {
+	g.write(jsonFrame(frameRelease, release{info, r}))
+}
 
 // reap collects what has ended; the caller holds mu.
 func (g *guardProcess) reap() (empty bool) {

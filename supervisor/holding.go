@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// holding is the time from a successful acquire to the end of the tree.
+// holding is the time from a successful acquire to the release.
 //
 // One goroutine owns it. The lease is the pair (termAt, killAt), counted from before the
 // request that proved ownership was sent, and only what the guard has acknowledged
@@ -18,41 +18,41 @@ import (
 // lease's end demands happens first, and no later success takes it back.
 type holding struct {
 	*supervisor
+	incarnation
 	term  Term
 	alarm Alarm
 
 	termAt, killAt Instant // acknowledged by the guard; 0 before
 	endAt          Instant // when the tree must be gone: killAt of the lease + margin
-	giveUpAt       Instant // when to say that it isn't: endAt, or the margin after we began to kill
-	lateBy         time.Duration
-	dead           bool  // the lease is over: nothing extends it any more
-	cause          error // why the tree is being ended by us; nil if it isn't
-	stopping       bool  // an orderly stop is under way
-	told           bool  // a stop signal came to this process itself
-	gone           bool
-	status         syscall.WaitStatus
-	startErr       *Event
-	guardDied      bool
+	dead           bool    // the lease is over: nothing extends it any more
+	cause          error   // why the tree is being ended by us; nil if it isn't
+	told           bool    // a stop signal came to this process itself: toldBy
+	toldBy         syscall.Signal
+	asked          bool  // one came to the guard
+	order          Order // what an operator asked for first
 
 	ctx      context.Context
 	cancel   context.CancelFunc
 	wg       sync.WaitGroup
 	answers  chan answer
-	changes  chan struct{}
+	changes  chan Change
 	next     *time.Timer // the next attempt
 	inflight bool
 	silent   bool    // the last check brought no proof
 	warned   bool    // one line for each silence
 	renewed  Instant // the last successful renewal was sent
 	retried  Instant // the last renewal in a silence was sent
-	enforced chan bool
-	giveUp   chan struct{}
+
+	begun    time.Time // when the first command of the term was started, by the wall clock
+	ended    time.Time // when the last one ended
+	restarts int
 }
 
 // answer is what an attempt brought.
 type answer struct {
 	renewal bool
 	sent    Instant
+	took    time.Duration
 	err     error
 }
 
@@ -62,8 +62,7 @@ func newHolding(s *supervisor, t Term) (*holding, error) {
 		return nil, err
 	}
 	h := &holding{supervisor: s, term: t, alarm: alarm,
-		answers: make(chan answer, 1), changes: make(chan struct{}, 1),
-		renewed: t.Sent(), enforced: make(chan bool, 1), giveUp: make(chan struct{})}
+		answers: make(chan answer, 1), changes: make(chan Change), renewed: t.Sent()}
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	h.next = time.NewTimer(s.Dials.Poll)
 	return h, nil
@@ -102,12 +101,18 @@ func (h *holding) arm() error {
 		}
 		if err != nil {
 			sent = h.term.Sent()
-			pause := time.NewTimer(h.Dials.Poll/40 + h.Jitter(h.Dials.Poll/8))
-			<-pause.C
+			if sig, stopped := h.idle(h.Dials.Poll/40 + h.Jitter(h.Dials.Poll/8)); stopped {
+				h.told, h.toldBy = true, sig.Signal
+				return nil // work starts nothing
+			}
 		}
 	}
-	term := sent + h.Dials.RenewDeadline()
-	kill := term + h.Dials.KillAfter
+	return h.armGuard(sent + h.Dials.RenewDeadline() + h.Dials.KillAfter)
+}
+
+// armGuard has the guard acknowledge a lease that ends with SIGKILL at kill.
+func (h *holding) armGuard(kill Instant) error {
+	term := kill - h.Dials.KillAfter
 	h.guard.Deadlines(term, kill)
 	for {
 		e, err := h.awaitEvent(Armed, min(h.Clock.Now()+guardPatience, term))
@@ -130,6 +135,7 @@ func (h *holding) extend(kill Instant) {
 	h.killAt, h.termAt, h.endAt = kill, kill-h.Dials.KillAfter, kill+margin
 	h.giveUpAt = h.endAt
 	h.setAlarm()
+	h.Observer.Extended(kill - h.Clock.Now())
 }
 
 // setAlarm wakes us when deadlines has the next thing to do.
@@ -144,51 +150,94 @@ func (h *holding) setAlarm() {
 	}
 }
 
-// run: the command was asked for; until nothing of it is left.
-func (h *holding) run() Outcome {
+// watch looks for changes while the lock is held.
+func (h *holding) watch() {
 	h.wg.Go(func() {
 		// The first look comes a poll later: a run that ends at once shouldn't pay for it.
 		wait := time.NewTimer(h.Dials.Poll)
 		defer wait.Stop()
 		select {
 		case <-wait.C:
-			h.term.Watch(h.ctx, func() {
+			h.term.Watch(h.ctx, func(c Change) {
 				select {
-				case h.changes <- struct{}{}:
-				default:
+				case h.changes <- c:
+				case <-h.ctx.Done():
 				}
 			})
 		case <-h.ctx.Done():
 		}
 	})
-	for {
-		if out, ended := h.deadlines(h.Clock.Now()); ended {
-			return out
-		}
-		select {
-		case <-h.alarm.C():
-		case e, ok := <-h.events():
-			h.event(e, ok)
-		case a := <-h.answers:
-			h.answer(a)
-		case <-h.changes:
-			if h.broken.trustWatch {
-				h.proven(h.Clock.Now())
-			}
-			h.attempt()
-		case <-h.next.C:
-			h.attempt()
-		case sig := <-h.Signals:
-			h.signal(sig)
-		case empty := <-h.enforced:
-			if empty {
-				h.killedHere()
-			}
-		}
-		if h.gone {
-			return h.outcome()
+}
+
+// turn waits for the next thing that happens and takes it in; true if it was the timer.
+func (h *holding) turn(timer <-chan time.Time) (fired bool) {
+	h.Observer.Beat()
+	select {
+	case <-timer:
+		return true
+	case <-h.alarm.C():
+	case e, ok := <-h.events():
+		h.event(e, ok)
+	case a := <-h.answers:
+		h.answer(a)
+	case c := <-h.changes:
+		h.change(c)
+	case <-h.next.C:
+		h.attempt()
+	case sig := <-h.Signals:
+		h.signal(sig)
+	case h.drained = <-h.Drains:
+		h.heed()
+	case empty := <-h.enforced:
+		if empty {
+			h.killedHere()
 		}
 	}
+	return false
+}
+
+func (h *holding) change(c Change) {
+	if c.Lock {
+		if h.broken.trustWatch {
+			h.proven(h.Clock.Now())
+		}
+		h.attempt()
+	}
+	if c.Order.Kind != 0 {
+		h.obey(c.Order)
+	}
+}
+
+// heed looks whether this host was drained.
+func (h *holding) heed() {
+	if h.drained.On && !h.drained.Finish {
+		h.obey(Order{DrainHost, h.drained.Why})
+	}
+}
+
+// obey stops the command in order. A stop that is under way goes on as it is.
+func (h *holding) obey(o Order) {
+	if h.order.Kind != 0 || h.told || h.asked || h.dead {
+		return
+	}
+	h.order = o
+	h.Log.Info().Msgf("%s: handing over", o)
+	if h.alive && !h.stopping {
+		h.stop(Signal{Signal: h.StopSignal})
+	}
+}
+
+func (o Order) String() string {
+	what := map[OrderKind]string{StepDown: "asked to step down", Pause: "paused", DrainHost: "this host is drained"}[o.Kind]
+	if o.Why != "" {
+		what += " " + o.Why
+	}
+	return what
+}
+
+// ending reports whether nothing more may be started in this term.
+func (h *holding) ending() bool {
+	return h.told || h.asked || h.dead || h.guardDied || h.order.Kind != 0
 }
 
 // events is the guard's channel, or nil when it has died.
@@ -209,7 +258,7 @@ func (h *holding) deadlines(now Instant) (Outcome, bool) {
 		h.enforce()
 	}
 	if h.dead && now >= h.giveUpAt && !h.gone {
-		close(h.giveUp)
+		close(h.abandon)
 		if h.guardDied && <-h.enforced {
 			h.killedHere()
 			return h.outcome(), true
@@ -262,8 +311,13 @@ func (h *holding) lose(cause error, killAt Instant) {
 	}
 	h.killAt = min(h.killAt, killAt)
 	h.setAlarm()
+	h.Observer.Lost(cause)
+	if !h.alive {
+		h.Log.Error().Err(cause).Msg("the lock is lost")
+		return
+	}
 	h.guard.Stop(Stop{Signal: h.StopSignal, All: true, KillAt: h.killAt})
-	h.changed("stopping")
+	h.Observer.State("stopping")
 	h.Log.Error().Err(cause).Msgf("the lock is lost: stopping the command, SIGKILL in %s", max(h.killAt-h.Clock.Now(), 0).Round(10*time.Millisecond))
 }
 
@@ -273,7 +327,7 @@ func (h *holding) enforce() {
 	// Not late: at endAt. Late (the keeper was stopped): with the time that it would have had.
 	h.giveUpAt = max(h.endAt, h.Clock.Now()+margin-enforceAfter-enforceAfter/10)
 	h.setAlarm()
-	h.wg.Go(func() { h.enforced <- h.guard.Enforce(h.giveUp) })
+	h.wg.Go(func() { h.enforced <- h.guard.Enforce(h.abandon) })
 }
 
 func (h *holding) event(e Event, ok bool) {
@@ -287,12 +341,15 @@ func (h *holding) event(e Event, ok bool) {
 	}
 	switch e.Kind {
 	case Armed:
-		if h.dead { // acknowledged before the guard acted: by then it had to be done
+		if h.dead && h.alive { // acknowledged before the guard acted: by then it had to be done
 			h.endAt = max(h.endAt, e.Kill+margin)
 		}
 		h.extend(e.Kill)
 	case Started:
-		h.Log.Info().Uint64("token", h.term.Token()).Int("pid", e.Pid).Msg("running")
+		h.Log.Info().Uint64("token", h.term.Token()).Int("pid", e.Pid).Msg(h.what)
+		if h.main {
+			h.Observer.Started(e.Pid)
+		}
 	case StartFailed:
 		h.startErr = &e
 		h.gone = h.gone || e.Unforked
@@ -301,7 +358,7 @@ func (h *holding) event(e Event, ok bool) {
 		h.Log.Warn().Msgf("%d %s the command: %s; stopping before the lock is released",
 			len(e.Leftovers), plural(len(e.Leftovers), "process outlived", "processes outlived"), strings.Join(e.Leftovers, ", "))
 	case TreeGone:
-		h.status, h.gone = e.Status, true
+		h.status, h.gone, h.killed = e.Status, true, e.Killed
 		if h.dead && e.At > h.endAt {
 			h.lateBy = e.At - h.endAt
 		}
@@ -311,8 +368,9 @@ func (h *holding) event(e Event, ok bool) {
 	case StillAlive:
 		h.Log.Error().Msgf("cannot kill %s (another user's, or in uninterruptible I/O): the lock is not released while it lives", strings.Join(e.Leftovers, ", "))
 	case StopRequested:
-		if !h.stopping {
+		if !h.stopping && h.alive {
 			h.stop(Signal{Signal: h.StopSignal})
+			h.stopped, h.asked = true, true
 		}
 	}
 }
@@ -339,10 +397,11 @@ func (h *holding) request(renewal bool, limit time.Duration, f func(context.Cont
 		defer cancel()
 		sent := h.Clock.Now()
 		err := f(ctx)
+		took := h.Clock.Now() - sent
 		if h.broken.countFromResponse {
 			sent = h.Clock.Now()
 		}
-		h.answers <- answer{renewal, sent, err}
+		h.answers <- answer{renewal, sent, took, err}
 	})
 }
 
@@ -353,6 +412,7 @@ func (h *holding) request(renewal bool, limit time.Duration, f func(context.Cont
 // renewal goes between them when the session would otherwise be near its TTL.
 func (h *holding) answer(a answer) {
 	h.inflight = false
+	h.Observer.Checked(a.renewal, a.err, a.took)
 	if h.dead && h.broken.revive && a.err == nil && !a.renewal {
 		h.dead, h.cause = false, nil
 		now := h.Clock.Now()
@@ -428,13 +488,13 @@ func (h *holding) silence(err error) {
 func (h *holding) signal(s Signal) {
 	switch s.Signal {
 	case syscall.SIGTERM, syscall.SIGINT:
-		if h.told {
+		if h.told && h.alive {
 			h.Log.Warn().Msg("second stop signal: killing the command")
 			h.guard.Kill()
 			return
 		}
-		h.told = true
-		if !h.stopping { // else the guard was told, too (systemd's KillMode=control-group), and a moment sooner
+		h.told, h.toldBy, h.stopped = true, s.Signal, true
+		if h.alive && !h.stopping { // else the guard was told, too (systemd's KillMode=control-group), and a moment sooner
 			h.stop(s)
 		}
 	default:
@@ -446,8 +506,8 @@ func (h *holding) signal(s Signal) {
 
 // stop ends the tree in order; the lease is kept all the while.
 func (h *holding) stop(s Signal) {
-	h.stopping, h.stopped = true, true
-	h.changed("stopping")
+	h.stopping = true
+	h.Observer.State("stopping")
 	h.Log.Info().Msgf("stopping the command, SIGKILL in %s", h.StopTimeout)
 	if h.broken.releaseBeforeGone {
 		h.release(h.term, RunResult{})
@@ -457,17 +517,4 @@ func (h *holding) stop(s Signal) {
 		sig = 0
 	}
 	h.guard.Stop(Stop{Signal: sig, KillAt: h.Clock.Now() + h.StopTimeout})
-}
-
-// outcome: the tree is gone.
-func (h *holding) outcome() Outcome {
-	switch {
-	case h.startErr != nil:
-		return Outcome{Kind: NotStarted, Errno: h.startErr.Errno, Err: errors.New(h.startErr.Detail)}
-	case h.dead:
-		return Outcome{Kind: Lost, Err: h.cause, LateBy: h.lateBy}
-	case h.guardDied:
-		return Outcome{Kind: Failed, Err: h.cause}
-	}
-	return Outcome{Kind: Ended, Status: h.status}
 }

@@ -35,10 +35,44 @@ type Term interface {
 	// Renew keeps the session alive. An error with Lost() says that the session is gone;
 	// success proves nothing.
 	Renew(ctx context.Context) error
-	// Watch calls changed when something happened to the lock key, until ctx ends.
-	Watch(ctx context.Context, changed func())
+	// Watch calls changed when something happened to the lock key, or when there is an
+	// order for its holder, until ctx ends. An order may come more than once.
+	Watch(ctx context.Context, changed func(Change))
+	// Unclean is the environment that tells a fence command of the last holder, if that
+	// one didn't release the lock; else nil.
+	Unclean() []string
 	// Release gives the lock back and ends the session; the tree must be gone.
 	Release(ctx context.Context, r RunResult) error
+}
+
+// Change is what a watch has seen.
+type Change struct {
+	Lock  bool // something happened to the lock
+	Order Order
+}
+
+// Order is what an operator asks of the holder; the zero Order is none.
+type Order struct {
+	Kind OrderKind
+	Why  string // by whom and what for
+}
+
+// OrderKind says what is asked for.
+type OrderKind uint8
+
+// The orders. After each the command is stopped in order and the lock is released; what
+// differs is when this supervisor contends again.
+const (
+	StepDown  OrderKind = iota + 1 // after stepDownPause
+	Pause                          // at once: nobody may acquire before the pause ends
+	DrainHost                      // when this host isn't drained any more
+)
+
+// Drain says whether this host is drained: it begins nothing new, and stops what runs
+// unless Finish is set.
+type Drain struct {
+	On, Finish bool
+	Why        string
 }
 
 // A lost error is proof that the lock isn't held any more.
@@ -53,13 +87,17 @@ type lost interface {
 type RunResult struct {
 	Started, Ended time.Time
 	Exit           int    // as a shell shows it: 128 + n for signal n; -1 if it never ran
-	Outcome        string // "exited", "signaled", "stopped", "lost", "failed"
+	Outcome        string // "exited", "signaled", "stopped", "timeout", "lost", "failed"
+	Restarts       int
 }
 
-// Guard stops the command when the keeper can't. Its methods don't wait.
+// Guard stops the command when the keeper can't. Its methods don't wait. It serves one
+// command.
 type Guard interface {
 	Events() <-chan Event // closed when the guard is gone
-	ReleaseInfo(info []byte)
+	// ReleaseInfo is what it needs to release the term in the keeper's place, and what it
+	// then writes down of a command that ended before; nil: what it knows itself.
+	ReleaseInfo(info []byte, r *RunResult)
 	Deadlines(term, kill Instant)
 	Start(Command)
 	Signal(syscall.Signal)
@@ -85,19 +123,81 @@ type Config struct {
 	Command     Command
 	StopSignal  syscall.Signal
 	StopTimeout time.Duration
-	Wait        time.Duration // how long to contend; negative: for ever
+
+	NoWait  bool          // don't contend a second time
+	Wait    time.Duration // how long to contend; negative: for ever
+	Splay   time.Duration // wait so long before contending
+	StartBy Instant       // don't start the command later; 0: whenever
+
+	MaxRuntime time.Duration // of the command, then it is stopped with Dials.KillAfter; 0: as long as it likes
+	MinHold    time.Duration // keep the lock for so long at least, if the command ends by itself
+	Restart    Restart
+	OnLostWait bool // contend again when the lock was lost and the command stopped in time
+	Hooks      Hooks
 
 	Clock      Clock
 	Lock       Lock
 	StartGuard func() (Guard, error)
 	Signals    <-chan Signal
+	Drained    Drain                                  // at the start
+	Drains     <-chan Drain                           // its changes
 	Jitter     func(most time.Duration) time.Duration // random, in [0, most)
 	Log        zerolog.Logger
-	// Changed is called on each change of state: "contending", "running", "stopping", "releasing".
-	Changed func(state string)
+	Observer   Observer // nil: nobody
 
 	broken brokenRules
 }
+
+// Restart says when a command that ended is started again while the lock is kept.
+type Restart struct {
+	Policy RestartPolicy
+	Delay  time.Duration // before the first one; it doubles up to a minute
+	Most   int           // restarts without a minute of running between them, then the lock is released; negative: no limit
+}
+
+// RestartPolicy says after which ends there is a restart.
+type RestartPolicy uint8
+
+// The policies. A command that was told to stop isn't restarted.
+const (
+	RestartNo        RestartPolicy = iota
+	RestartOnFailure               // after an exit other than 0, a signal or the maximum of time
+	RestartAlways
+)
+
+// Hooks are commands around the command, each with the lock held but the last. They run under a
+// guard like the command itself: bounded by Timeout and by the lease, with all that they start.
+type Hooks struct {
+	Fence     Command // before the command, if the last holder didn't release; unless it exits with 0, nothing is started
+	OnAcquire Command // before the command
+	OnRelease Command // after the command, before the release
+	OnLoss    Command // when the lock was lost and the command is gone
+	Timeout   time.Duration
+}
+
+// An Observer is told what happens, in order and from one goroutine. Its methods must not block.
+type Observer interface {
+	State(state string) // "contending", "drained", "running", "stopping", "restarting", "releasing", "released"
+	Acquired(t Term)
+	Started(pid int)   // the command was executed
+	Ended(r RunResult) // it and all that it started is gone
+	Lost(cause error)  // the lock
+	// Checked: an ownership check or a renewal was answered (nil), or proves the loss, or was not answered.
+	Checked(renewal bool, err error, took time.Duration)
+	Extended(left time.Duration) // the lease
+	Beat()                       // the loop turns
+}
+
+type nobody struct{}
+
+func (nobody) State(string)                       {}
+func (nobody) Acquired(Term)                      {}
+func (nobody) Started(int)                        {}
+func (nobody) Ended(RunResult)                    {}
+func (nobody) Lost(error)                         {}
+func (nobody) Checked(bool, error, time.Duration) {}
+func (nobody) Extended(time.Duration)             {}
+func (nobody) Beat()                              {}
 
 // brokenRules switches safety rules off, so that the simulation can show that it would
 // notice. Only tests set it.
@@ -119,6 +219,8 @@ const (
 	NotAcquired                 // the lock wasn't acquired: Err
 	Interrupted                 // a stop signal came while contending: Signal
 	NotStarted                  // the command couldn't be executed: Errno, Err
+	NotFenced                   // the fence command said no, so nothing was started: Err
+	HandedOver                  // the command was stopped by an order, and there is no waiting: Status, Err
 	Lost                        // the lock was lost, the command was stopped, in time unless LateBy: Err
 	LostAlive                   // the lock was lost, the command isn't known to be dead: Err
 	Failed                      // onlyone itself failed: Err
@@ -132,10 +234,19 @@ type Outcome struct {
 	Errno  syscall.Errno
 	LateBy time.Duration // Lost: the command may have run for so long after the lease
 	Err    error
+
+	TimedOut bool // Ended: after Config.MaxRuntime
+	Killed   bool // Ended: SIGKILL was needed
+	Order    Order
+	Result   RunResult // what the record of runs says
 }
 
-// ErrWaitOver is wrapped in the outcome's Err when Config.Wait has passed.
-var ErrWaitOver = errors.New("the wait is over")
+// Causes of an Outcome's Err.
+var (
+	ErrWaitOver = errors.New("the wait is over")           // Config.Wait has passed
+	ErrTooLate  = errors.New("the start deadline is over") // Config.StartBy has passed
+	ErrDrained  = errors.New("this host is drained")
+)
 
 // Limits of things that ought to take milliseconds.
 const (
@@ -146,81 +257,174 @@ const (
 	enforceAfter = margin / 4
 	// releaseLimit bounds the release: the command is done, and its caller waits.
 	releaseLimit = 4 * time.Second
+	// stepDownPause is how long a holder that stepped down leaves the lock to others: Vault's
+	// "operator step-down" has the same.
+	stepDownPause = 10 * time.Second
+	// steadyRun is how long a command must run for its restarts to begin anew, and longestDelay
+	// the longest pause before one.
+	steadyRun    = time.Minute
+	longestDelay = time.Minute
 	// leaveLimit bounds leaving the queue after a stop signal: 100 ms are promised.
 	leaveLimit = 80 * time.Millisecond
 )
 
 // Run contends for the lock, runs the command while the lock is provably held, and
-// releases. It returns when nothing of the command is left, or says LostAlive.
+// releases. It returns when nothing of the command is left, or says LostAlive. After an
+// order, and after a loss if it is to wait then, it contends again.
 func Run(ctx context.Context, c Config) Outcome {
-	s := &supervisor{Config: c}
-	return s.contend(ctx)
+	if c.Observer == nil {
+		c.Observer = nobody{}
+	}
+	s := &supervisor{Config: c, drained: c.Drained}
+	pause := c.Splay
+	for {
+		if sig, stopped := s.idle(pause); stopped {
+			return Outcome{Kind: Interrupted, Signal: sig.Signal}
+		}
+		out := s.contend(ctx)
+		switch {
+		case out.Kind == HandedOver && !s.NoWait:
+			pause = 0
+			if out.Order.Kind == StepDown {
+				pause = stepDownPause
+			}
+		case out.Kind == Lost && s.OnLostWait && out.LateBy == 0:
+			pause = s.Jitter(s.Dials.Poll)
+		default:
+			return out
+		}
+	}
 }
 
 type supervisor struct {
 	Config
 	guard   Guard
+	info    []byte // for the guard, to release
+	drained Drain
 	stopped bool // a stop signal was acted on
 }
 
-func (s *supervisor) changed(state string) {
-	if s.Changed != nil {
-		s.Changed(state)
+// idle waits without contending; a stop signal ends it.
+func (s *supervisor) idle(d time.Duration) (stop Signal, stopped bool) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	for d > 0 {
+		select {
+		case <-timer.C:
+			return Signal{}, false
+		case sig := <-s.Signals:
+			if endsContender(sig.Signal) {
+				return sig, true
+			}
+		case s.drained = <-s.Drains:
+		}
 	}
+	return Signal{}, false
+}
+
+// after is a timer that may be none.
+func after(d time.Duration, set bool) (c <-chan time.Time, stop func() bool) {
+	if !set {
+		return nil, func() bool { return true }
+	}
+	timer := time.NewTimer(d)
+	return timer.C, timer.Stop
+}
+
+// acquiring is one call of Lock.Acquire.
+type acquiring struct {
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	result chan acquired
+}
+
+type acquired struct {
+	term Term
+	err  error
+}
+
+func (s *supervisor) acquire(ctx context.Context) *acquiring {
+	a := &acquiring{result: make(chan acquired, 1)}
+	a.ctx, a.cancel = context.WithCancelCause(ctx)
+	go func() {
+		t, err := s.Lock.Acquire(a.ctx, s.ready)
+		a.result <- acquired{t, err}
+	}()
+	return a
 }
 
 // contend: waiting for the lock. No command, and a guard only once the lock looks free.
+// While this host is drained it isn't even contended for.
 func (s *supervisor) contend(ctx context.Context) Outcome {
-	s.changed("contending")
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	type result struct {
-		term Term
-		err  error
-	}
-	results := make(chan result, 1)
-	go func() {
-		t, err := s.Lock.Acquire(ctx, s.ready)
-		results <- result{t, err}
-	}()
-	var over <-chan time.Time
-	if s.Wait >= 0 {
-		timer := time.NewTimer(s.Wait)
-		defer timer.Stop()
-		over = timer.C
-	}
+	over, stopOver := after(s.Wait, s.Wait >= 0)
+	defer stopOver()
+	late, stopLate := after(s.StartBy-s.Clock.Now(), s.StartBy > 0)
+	defer stopLate()
 	var stop Signal
+	var end error // why it is over; the acquire that runs may still have an answer
 	for {
-		select {
-		case r := <-results:
-			switch {
-			case r.err == nil && stop.Signal != 0:
-				// Acquired in the very moment of the signal: give it back.
-				s.release(r.term, RunResult{Exit: -1, Outcome: "stopped"})
-				fallthrough
-			case stop.Signal != 0:
+		if s.drained.On && s.NoWait {
+			return Outcome{Kind: NotAcquired, Err: fmt.Errorf("%w: %s", ErrDrained, s.drained.Why)}
+		}
+		var a *acquiring
+		var results chan acquired
+		if s.drained.On {
+			s.Observer.State("drained")
+		} else {
+			s.Observer.State("contending")
+			a = s.acquire(ctx)
+			results = a.result
+		}
+		for again := false; !again; {
+			var because error
+			select {
+			case r := <-results:
+				a.cancel(nil)
+				if r.err == nil && (end == nil || errors.Is(end, ErrWaitOver)) {
+					return s.hold(r.term)
+				}
+				if r.err == nil { // acquired in the very moment: give it back
+					s.release(r.term, RunResult{Exit: -1, Outcome: "stopped"})
+				}
 				s.quitGuard()
+				switch {
+				case stop.Signal != 0:
+					return Outcome{Kind: Interrupted, Signal: stop.Signal}
+				case errors.Is(end, ErrDrained):
+					end, again = nil, true
+					continue
+				case end != nil:
+					return Outcome{Kind: NotAcquired, Err: end}
+				case errors.Is(r.err, errGuard):
+					return Outcome{Kind: Failed, Err: r.err}
+				}
+				return Outcome{Kind: NotAcquired, Err: r.err}
+			case <-over:
+				because = ErrWaitOver
+			case <-late:
+				because = ErrTooLate
+			case sig := <-s.Signals:
+				if endsContender(sig.Signal) && stop.Signal == 0 {
+					stop, because = sig, interrupted{}
+				}
+			case s.drained = <-s.Drains:
+				switch {
+				case a == nil && !s.drained.On:
+					again = true
+				case a != nil && s.drained.On:
+					because = ErrDrained
+				}
+			}
+			switch {
+			case because == nil:
+			case a != nil:
+				end = because
+				a.cancel(because)
+			case stop.Signal != 0:
 				return Outcome{Kind: Interrupted, Signal: stop.Signal}
-			case r.err == nil:
-				return s.hold(r.term)
+			default:
+				return Outcome{Kind: NotAcquired, Err: because}
 			}
-			s.quitGuard()
-			if errors.Is(context.Cause(ctx), ErrWaitOver) {
-				return Outcome{Kind: NotAcquired, Err: ErrWaitOver}
-			}
-			if errors.Is(r.err, errGuard) {
-				return Outcome{Kind: Failed, Err: r.err}
-			}
-			return Outcome{Kind: NotAcquired, Err: r.err}
-		case <-over:
-			over = nil
-			cancel(ErrWaitOver)
-		case sig := <-s.Signals:
-			if !endsContender(sig.Signal) || stop.Signal != 0 {
-				continue
-			}
-			stop = sig
-			cancel(interrupted{})
 		}
 	}
 }
@@ -245,18 +449,33 @@ var errGuard = errors.New("the guard failed")
 
 // ready has the guard up and informed before an acquiring request is sent.
 func (s *supervisor) ready(info []byte) error {
-	if s.guard == nil {
-		g, err := s.StartGuard()
-		if err != nil {
-			return fmt.Errorf("%w: %w", errGuard, err)
+	s.info = info
+	if s.guard != nil {
+		select {
+		case _, ok := <-s.guard.Events():
+			if !ok { // it died while we were waiting: nothing of ours was under it
+				s.quitGuard()
+			}
+		default:
 		}
-		s.guard = g
-		if _, err := s.awaitEvent(GuardReady, s.Clock.Now()+guardPatience); err != nil {
+	}
+	if s.guard == nil {
+		if err := s.startGuard(); err != nil {
 			return err
 		}
 	}
-	s.guard.ReleaseInfo(info)
+	s.guard.ReleaseInfo(info, nil)
 	return nil
+}
+
+func (s *supervisor) startGuard() error {
+	g, err := s.StartGuard()
+	if err != nil {
+		return fmt.Errorf("%w: %w", errGuard, err)
+	}
+	s.guard = g
+	_, err = s.awaitEvent(GuardReady, s.Clock.Now()+guardPatience)
+	return err
 }
 
 func (s *supervisor) quitGuard() {
@@ -298,32 +517,25 @@ func (s *supervisor) hold(t Term) Outcome {
 			return s.giveUp(t, err)
 		}
 		s.Log.Warn().Err(err).Msg("the lock was lost before the command was started")
+		s.Observer.Lost(err)
 		s.release(t, RunResult{Exit: -1, Outcome: "lost"})
 		s.quitGuard()
 		return Outcome{Kind: Lost, Err: err}
 	}
-	select {
-	case sig := <-s.Signals:
-		if endsContender(sig.Signal) {
-			s.release(t, RunResult{Exit: -1, Outcome: "stopped"})
-			s.quitGuard()
-			return Outcome{Kind: Interrupted, Signal: sig.Signal}
-		}
-	default:
-	}
-	started := time.Now()
-	cmd := s.Command
-	cmd.Env = withEnv(cmd.Env, t.Env())
-	s.guard.Start(cmd)
-	s.changed("running")
-	out := h.run()
+	s.Observer.Acquired(t)
+	out := h.work()
 	// The tree is gone, or out says LostAlive: then nothing is released.
 	h.stopProving()
+	out.Result = h.result(out)
 	if out.Kind != LostAlive {
-		s.changed("releasing")
-		s.release(t, runResult(out, started))
+		s.Observer.State("releasing")
+		s.release(t, out.Result)
+		s.Observer.State("released")
 	}
 	s.quitGuard()
+	if out.Kind == Lost {
+		s.afterLoss(t, out.Err)
+	}
 	return out
 }
 
@@ -349,22 +561,6 @@ func (s *supervisor) giveUp(t Term, err error) Outcome {
 	s.release(t, RunResult{Exit: -1, Outcome: "failed"})
 	s.quitGuard()
 	return Outcome{Kind: Failed, Err: err}
-}
-
-func runResult(o Outcome, started time.Time) RunResult {
-	r := RunResult{Started: started, Ended: time.Now(), Exit: -1}
-	switch o.Kind {
-	case Ended:
-		r.Exit, r.Outcome = o.Status.ExitStatus(), "exited"
-		if o.Status.Signaled() {
-			r.Exit, r.Outcome = 128+int(o.Status.Signal()), "signaled"
-		}
-	case Lost:
-		r.Outcome = "lost"
-	default:
-		r.Outcome = "failed"
-	}
-	return r
 }
 
 // release gives the lock back, bounded in time. A failure isn't an error of the run: the

@@ -24,7 +24,7 @@ const (
 	frameSignal                         // one byte
 	frameStop                           // Stop
 	frameKill                           // empty
-	frameRelease                        // opaque: how to release the term in the keeper's place
+	frameRelease                        // release: how to release the term in the keeper's place
 	frameQuit                           // empty: the term is over and released; end
 	frameEvent                          // Event, from the guard
 )
@@ -39,6 +39,12 @@ type setup struct {
 	Keeper     int  // the keeper's pid, for names
 	Pgid       int  // the keeper's process group, which the command joins
 	NewGroup   bool // the command stays in the guard's group (in a PID namespace)
+}
+
+// release is what a guard needs to release a term.
+type release struct {
+	Info   []byte     // the lock's affair
+	Result *RunResult // how the command ended; nil: look yourself
 }
 
 var errFrame = errors.New("malformed frame")
@@ -97,15 +103,19 @@ func (f *frames) next() (kind frameKind, payload []byte, ok bool, err error) {
 // commandFrame is NUL-separated: arguments and environment are bytes, and JSON would
 // replace what isn't UTF-8 (file names in Latin-1).
 func commandFrame(c Command) []byte {
-	parts := append([]string{strconv.Itoa(len(c.Args)), c.Path}, c.Args...)
+	parts := append([]string{strconv.Itoa(len(c.Args)), strconv.Itoa(int(c.Records)), c.Path}, c.Args...)
 	return appendFrame(nil, frameStart, []byte(strings.Join(append(parts, c.Env...), "\x00")))
 }
 
 func parseCommand(p []byte) (Command, error) {
 	parts := strings.Split(string(p), "\x00")
 	n, err := strconv.Atoi(parts[0])
-	if err != nil || n < 0 || len(parts) < n+2 {
+	if err != nil || n < 0 || len(parts) < n+3 {
 		return Command{}, errFrame
 	}
-	return Command{Path: parts[1], Args: parts[2 : 2+n], Env: parts[2+n:]}, nil
+	records, err := strconv.Atoi(parts[1])
+	if err != nil {
+		return Command{}, errFrame
+	}
+	return Command{Path: parts[2], Args: parts[3 : 3+n], Env: parts[3+n:], Records: Records(records)}, nil
 }

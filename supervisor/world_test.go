@@ -282,9 +282,23 @@ func (t simTerm) Release(ctx context.Context, r RunResult) error {
 
 // Watch, with the rule about watches broken, says "changed" whenever a watch comes back
 // and shows the lock as ours, as a program that believes watches would.
-func (t simTerm) Watch(ctx context.Context, changed func()) {
+func (t simTerm) Unclean() []string { return nil }
+
+// fromChange is what cli's adapter does.
+func fromChange(c consulsession.Change) Change {
+	out := Change{Lock: c.Lock}
+	switch {
+	case c.StepDown != nil:
+		out.Order = Order{StepDown, c.StepDown.String()}
+	case c.Paused != nil:
+		out.Order = Order{Pause, c.Paused.String()}
+	}
+	return out
+}
+
+func (t simTerm) Watch(ctx context.Context, changed func(Change)) {
 	if !t.h.w.broken.trustWatch {
-		t.Term.Watch(ctx, changed)
+		t.Term.Watch(ctx, func(c consulsession.Change) { changed(fromChange(c)) })
 		return
 	}
 	client := &http.Client{Transport: keeperNet{t.h, &t.h.keeper}}
@@ -298,7 +312,7 @@ func (t simTerm) Watch(ctx context.Context, changed func()) {
 			b.Write(buf[:n])
 			resp.Body.Close()
 			if strings.Contains(b.String(), `"Session":"`+t.Session()) {
-				changed()
+				changed(Change{Lock: true})
 			}
 		}
 		select {
@@ -399,7 +413,7 @@ type simGuard struct {
 	cut    bool // the keeper has died: its calls reach nobody
 	eof    bool
 	quit   bool
-	info   []byte
+	info   release
 }
 
 func (h *simHost) startGuard() (Guard, error) {
@@ -463,14 +477,18 @@ func (g *simGuard) loop() {
 		}
 	}
 	close(g.events)
-	if !g.quit && g.info != nil {
+	if !g.quit && g.info.Info != nil {
 		limit := 2 * time.Second
 		if g.g.kill > 0 {
 			limit = min(limit, g.g.kill+margin-g.h.w.now())
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), limit)
 		defer cancel()
-		err := consulsession.ReleaseTerm(ctx, g.info, keeperNet{g.h, &g.h.guards})
+		r := g.info.Result
+		if r == nil {
+			r = g.g.result(time.Now(), time.Now())
+		}
+		err := consulsession.ReleaseTerm(ctx, g.info.Info, (*consulsession.Ended)(r), keeperNet{g.h, &g.h.guards})
 		g.h.w.log("%s: guard releases: %v", g.h.name, err)
 	}
 }
@@ -507,8 +525,10 @@ func (g *simGuard) killed() bool {
 
 func (g *simGuard) kill() { g.once.Do(func() { close(g.dead) }) }
 
-func (g *simGuard) Events() <-chan Event         { return g.events }
-func (g *simGuard) ReleaseInfo(info []byte)      { g.do(func(Instant) { g.info = info }) }
+func (g *simGuard) Events() <-chan Event { return g.events }
+func (g *simGuard) ReleaseInfo(info []byte, r *RunResult) {
+	g.do(func(Instant) { g.info = release{info, r} })
+}
 func (g *simGuard) Deadlines(term, kill Instant) { g.do(func(Instant) { g.g.deadlines(term, kill) }) }
 func (g *simGuard) Start(c Command)              { g.do(func(now Instant) { g.g.start(now, c) }) }
 func (g *simGuard) Signal(s syscall.Signal)      { g.do(func(Instant) { g.g.signal(s) }) }

@@ -1,0 +1,205 @@
+package consulsession
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+)
+
+// How an acquiring request can fail without being final.
+var (
+	errLockDelay = errors.New("the lock-delay of the last holder's lease isn't over")
+	errTaken     = errors.New("the lock was taken by somebody else, or something else has changed")
+	errUnknown   = errors.New("the acquire's outcome is unknown")
+)
+
+// attempt is an acquire that was sent.
+type attempt struct {
+	session string
+	copy    int
+	before  *api.KVPair // the record of the period as it was before
+	unknown bool        // there was no answer
+}
+
+// pending: it may still get session the lock.
+func (a attempt) pending(session string) bool { return a.session == session && a.unknown }
+
+// tryLock has the guard ready and acquires what a consistent read has just shown to be free.
+//
+// That read closes a hole: a leader that was just elected and
+// hasn't applied the end of the old session would grant the lock without its lock-delay.
+//
+// All or nothing: with the lock comes the record that the period is begun, and neither comes
+// if the period's record has changed since, or if the lock was paused.
+func (c *Contender) tryLock(ctx context.Context, session string, v view, s slot, ready func([]byte) error) (*Term, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, context.Cause(ctx)
+	}
+	if err := ready(c.releaseInfo(session, s.copy)); err != nil {
+		return nil, err
+	}
+	ops, err := c.acquireOps(session, v, s)
+	if err != nil {
+		return nil, err
+	}
+	rctx, done := context.WithTimeout(ctx, c.Poll)
+	defer done()
+	if !s.heldBy(session) {
+		c.tried = attempt{session, s.copy, s.period, true}
+	}
+	sent := c.Now()
+	r, err := c.txn(rctx, ops)
+	if no, ok := errors.AsType[*refused](err); ok {
+		c.tried.unknown = false
+		switch {
+		case isLockDelay(no.what):
+			return nil, errLockDelay
+		case isHeld(no.what), isStale(no.what), strings.Contains(no.what, `" exists`):
+			return nil, errTaken
+		case isInvalidSession(no.what), strings.Contains(no.what, "failed session check"), strings.Contains(no.what, "doesn't exist"):
+			return nil, errSessionGone
+		case isDenied(no.what):
+			return nil, &PermissionError{no, c.Rule()}
+		}
+		c.Log.Debug().Str("answer", no.what).Msg("acquire refused")
+		return nil, fmt.Errorf("%w: %s", errUnknown, no.what) // paced, and bounded for -n
+	}
+	switch {
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case forbidden(err):
+		return nil, &PermissionError{cause(err), c.Rule()}
+	case err != nil:
+		// It may have been carried out, or be carried out later. The same session may ask
+		// again (that is idempotent) until it is destroyed; only a success of our own counts.
+		if strings.Contains(err.Error(), "invalid session") {
+			return nil, errSessionGone
+		}
+		c.Log.Debug().Err(cause(err)).Msg("cannot acquire")
+		return nil, errUnknown
+	}
+	if len(r.Results) == 0 || r.Results[0].KV == nil || r.Results[0].KV.Session != session || r.Results[0].KV.ModifyIndex == 0 {
+		return nil, &UnreachableError{c.Address(), errNotConsul}
+	}
+	t := &Term{c: c, session: session, copy: s.copy, queued: c.Copies == 0 && v.inQueue(session), sent: sent, token: r.Results[0].KV.ModifyIndex}
+	if c.Period.ID != "" {
+		before, _ := c.periodOf(s)
+		t.period, t.before = c.begin(before, session), c.tried.before
+	}
+	for _, res := range r.Results[1:] {
+		switch kv := res.KV; {
+		case kv == nil || len(kv.Value) == 0: // what was written comes back without its value
+		case kv.Key == c.lockDir(s.copy)+".runs":
+			t.runs = kv.Value
+		case kv.Key == c.lockDir(s.copy)+".holder":
+			t.unclean = c.uncleanEnd(s, kv)
+		}
+	}
+	return t, nil
+}
+
+func (c *Contender) begin(before PeriodRecord, session string) PeriodRecord {
+	return c.Period.begin(before, c.Host, c.Pid, session, c.Wall())
+}
+
+// acquireOps is the acquiring transaction. The lock's own operation comes first: its result
+// carries the token.
+func (c *Contender) acquireOps(session string, v view, s slot) (api.TxnOps, error) {
+	dir := c.lockDir(s.copy)
+	held := c.record("held", session)
+	op := func(o api.KVTxnOp) *api.TxnOp { return &api.TxnOp{KV: &o} }
+	lock := func(key string) *api.TxnOp {
+		return op(api.KVTxnOp{Verb: api.KVLock, Key: key, Value: held, Flags: api.LockFlagValue, Session: session})
+	}
+	ops := api.TxnOps{lock(c.lockKey(s.copy)),
+		op(api.KVTxnOp{Verb: api.KVGetTree, Key: dir + ".runs"}),
+		op(api.KVTxnOp{Verb: api.KVGetTree, Key: dir + ".holder"}),
+		op(api.KVTxnOp{Verb: api.KVSet, Key: dir + ".holder", Value: held}),
+		op(api.KVTxnOp{Verb: api.KVDelete, Key: dir + ".step-down"}), // it was for the last holder
+	}
+	if v.paused != nil { // and over, or we wouldn't be here
+		ops = append(ops, op(api.KVTxnOp{Verb: api.KVDeleteCAS, Key: v.paused.Key, Index: v.paused.ModifyIndex}))
+	}
+	ops = append(ops, op(api.KVTxnOp{Verb: api.KVCheckNotExists, Key: c.dir() + ".paused"}))
+	if c.Period.ID != "" {
+		before, err := c.periodOf(s)
+		if err != nil {
+			return nil, err
+		}
+		var index uint64 // 0: only if there is none
+		if s.period != nil {
+			index = s.period.ModifyIndex
+		}
+		ops = append(ops, op(api.KVTxnOp{Verb: api.KVCAS, Key: dir + ".period", Index: index, Value: encode(c.begin(before, session))}))
+	}
+	if v.inQueue(session) {
+		ops = append(ops, op(api.KVTxnOp{Verb: api.KVCheckSession, Key: c.queueKey(session), Session: session}))
+	}
+	if c.Copies == 0 {
+		return ops, nil
+	}
+	ops = append(ops, lock(c.mirrorKey(s.copy)), op(api.KVTxnOp{Verb: api.KVDelete, Key: dir + ".paused"})) // the last holder's word of the pause
+	if v.inQueue(session) {                                                                                 // the next in the queue may take another copy
+		ops = append(ops, op(api.KVTxnOp{Verb: api.KVDelete, Key: c.queueKey(session)}))
+	}
+	if v.copies != nil {
+		return append(ops, op(api.KVTxnOp{Verb: api.KVCheckIndex, Key: v.copies.Key, Index: v.copies.ModifyIndex})), nil
+	}
+	return append(ops, op(api.KVTxnOp{Verb: api.KVCAS, Key: c.dir() + ".copies",
+		Value: encode(Copies{Schema: Schema, Copies: c.Copies, By: c.Host, Since: stamp(c.Wall().Truncate(time.Second))})})), nil
+}
+
+// takeBack undoes an acquire that may have been carried out, or may be later: unlocked, it
+// arms no lock-delay, and the period is as it was.
+func (c *Contender) takeBack(session string) api.TxnOps {
+	ops := c.unlockOps(session, c.tried.copy)
+	if c.Period.ID != "" {
+		ops = append(ops, restore(c.lockDir(c.tried.copy)+".period", c.tried.before))
+	}
+	return ops
+}
+
+// unlockOps unlocks the lock of a copy, in a transaction that fails if session doesn't hold it.
+func (c *Contender) unlockOps(session string, copy int) api.TxnOps {
+	released := c.record("released", session)
+	unlock := func(key string) *api.TxnOp {
+		return &api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVUnlock, Key: key, Value: released, Flags: api.LockFlagValue, Session: session}}
+	}
+	ops := api.TxnOps{unlock(c.lockKey(copy))}
+	if c.Copies > 0 {
+		ops = append(ops, unlock(c.mirrorKey(copy)))
+	}
+	return ops
+}
+
+// restore puts a key back to what it was: kv, or nothing.
+func restore(key string, kv *api.KVPair) *api.TxnOp {
+	if kv == nil {
+		return &api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVDelete, Key: key}}
+	}
+	return &api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVSet, Key: key, Value: kv.Value}}
+}
+
+// Unclean says who held the lock last without having released it. Its work may still have an effect.
+type Unclean struct {
+	Record
+	Token uint64
+}
+
+// uncleanEnd is the last holder, from its record (whose ModifyIndex is its token), if the lock
+// says that it was never released.
+func (c *Contender) uncleanEnd(s slot, holder *api.KVPair) *Unclean {
+	if s.lock == nil {
+		return nil
+	}
+	if r, ok := ParseRecord(s.lock.Value); !ok || r.State != "held" {
+		return nil
+	}
+	u := &Unclean{Token: holder.ModifyIndex}
+	u.Record, _ = ParseRecord(holder.Value)
+	return u
+}

@@ -1,0 +1,176 @@
+package consulsession
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Period is what a contender of a periodic job wants to run: once, whoever does it.
+type Period struct {
+	ID    string    // the same on every host: the start in RFC 3339, or the caller's own
+	Spec  string    // what the period was computed from
+	Start time.Time // zero where periods have no order
+	Retry Retry
+}
+
+// Retry says which period that was begun may be run again.
+type Retry string
+
+// OnCrash: one that was begun and never ended (its holder died, lost the lock or was told
+// to stop). OnFailure: also one that ended with another exit than 0, by each host at most
+// once. Never: none.
+const (
+	OnCrash   Retry = "on-crash"
+	OnFailure Retry = "on-failure"
+	Never     Retry = "never"
+)
+
+// PeriodRecord is the value of .period: what is known of the last period.
+type PeriodRecord struct {
+	Schema  int      `json:"schema"`
+	Period  string   `json:"period"`
+	Spec    string   `json:"spec"`
+	State   string   `json:"state"` // "begun", "stopped" (it may be run again, as if it had died) or "ended"
+	Token   uint64   `json:"token,omitempty"`
+	Host    string   `json:"host"`
+	Pid     int      `json:"pid"`
+	Session string   `json:"session"`
+	Begun   string   `json:"begun"` // RFC 3339, by the wall clock of Host
+	Ended   string   `json:"ended,omitempty"`
+	Seconds float64  `json:"seconds,omitempty"` // how long it ran
+	Exit    int      `json:"exit"`
+	Attempt int      `json:"attempt"`         // 1 is the first
+	Tried   []string `json:"tried,omitempty"` // hosts that began it
+	Past    []string `json:"past,omitempty"`  // periods that ended before, the newest last
+}
+
+// States of a period.
+const (
+	periodBegun   = "begun"
+	periodStopped = "stopped"
+	periodEnded   = "ended"
+)
+
+// maxPast is how many ended periods are remembered. Only periods without an order can come
+// back after others (builds, customers); those with one are in order anyway.
+const maxPast = 50
+
+// DoneError says that there is nothing to run: the period is done.
+type DoneError struct {
+	Period string
+	Record PeriodRecord // its record, or that of a later period
+	Why    string       // "": it ended; "tried": this host had its turn; "never": it was begun and may not be run again
+}
+
+func (e *DoneError) Error() string {
+	r := e.Record
+	switch {
+	case r.Period != e.Period:
+		return fmt.Sprintf("period %s already done", e.Period)
+	case e.Why == "tried":
+		return fmt.Sprintf("period %s failed on %s (exit %d), and this host has tried it", e.Period, r.Host, r.Exit)
+	case e.Why == "never":
+		return fmt.Sprintf("period %s was begun by %s at %s and did not end; it isn't run again (--retry never)", e.Period, r.Host, r.Begun)
+	}
+	return fmt.Sprintf("period %s already done by %s (exit %d, %s, ended %s)", e.Period, r.Host, r.Exit,
+		time.Duration(r.Seconds*float64(time.Second)).Round(100*time.Millisecond), r.Ended)
+}
+
+// MissedError says that a later period was begun before this one: to run it now would be
+// out of order.
+type MissedError struct {
+	Period string
+	Record PeriodRecord
+}
+
+func (e *MissedError) Error() string {
+	return fmt.Sprintf("period %s is over: %s has begun %s", e.Period, e.Record.Host, e.Record.Period)
+}
+
+// RecordError says that a record can't be used: nothing is run, and nothing is overwritten.
+type RecordError struct {
+	Key string
+	Why string
+}
+
+func (e *RecordError) Error() string {
+	return fmt.Sprintf("cannot use the record %s: %s", e.Key, e.Why)
+}
+
+// parsePeriod reads the value of key; a missing one is the zero record.
+func parsePeriod(key string, value []byte, exists bool) (r PeriodRecord, err error) {
+	if !exists {
+		return r, nil
+	}
+	if err := json.Unmarshal(value, &r); err != nil {
+		return r, &RecordError{key, "it isn't JSON of onlyone's"}
+	}
+	switch {
+	case r.Schema > Schema:
+		return r, &RecordError{key, fmt.Sprintf("its schema is %d, written by a newer onlyone; this one knows %d", r.Schema, Schema)}
+	case r.Schema < 1 || r.Period == "" || !slices.Contains([]string{periodBegun, periodStopped, periodEnded}, r.State):
+		return r, &RecordError{key, "it isn't a record of onlyone's"}
+	}
+	return r, nil
+}
+
+// due says whether the holder of the lock (session, on host) may run period p, given the record r:
+// nil, or why not. While the lock is somebody else's, a period that was begun isn't done.
+func (p Period) due(r PeriodRecord, session, host string) error {
+	switch {
+	case slices.Contains(r.Past, p.ID):
+		return &DoneError{Period: p.ID, Record: r}
+	case r.Period != p.ID:
+		if start, err := time.Parse(time.RFC3339, r.Period); err == nil && r.Spec == p.Spec && !p.Start.IsZero() && start.After(p.Start) {
+			return &MissedError{p.ID, r}
+		}
+		return nil
+	case r.State == periodEnded && (p.Retry != OnFailure || r.Exit == 0):
+		return &DoneError{Period: p.ID, Record: r}
+	case r.State == periodEnded && slices.Contains(r.Tried, host):
+		return &DoneError{p.ID, r, "tried"}
+	case r.State != periodEnded && p.Retry == Never && r.Session != session:
+		return &DoneError{p.ID, r, "never"}
+	}
+	return nil
+}
+
+// begin is the record after r once p is begun.
+func (p Period) begin(r PeriodRecord, host string, pid int, session string, now time.Time) PeriodRecord {
+	n := PeriodRecord{Schema: Schema, Period: p.ID, Spec: p.Spec, State: periodBegun, Host: host, Pid: pid, Session: session,
+		Begun: stamp(now.Truncate(time.Millisecond)), Attempt: 1, Tried: []string{host}, Past: r.Past}
+	switch {
+	case r.Period == p.ID && r.Session == session && r.State == periodBegun:
+		return r // an acquire of ours whose answer was lost
+	case r.Period == p.ID:
+		n.Attempt, n.Tried = r.Attempt+1, r.Tried
+		if !slices.Contains(n.Tried, host) {
+			n.Tried = append(slices.Clone(n.Tried), host)
+		}
+	case r.State == periodEnded:
+		n.Past = append(slices.Clone(r.Past), r.Period)
+		n.Past = n.Past[max(0, len(n.Past)-maxPast):]
+	}
+	return n
+}
+
+// end is the record after a run that was begun as r.
+func (r PeriodRecord) end(token uint64, e Ended) PeriodRecord {
+	r.State, r.Token, r.Exit = periodEnded, token, e.Exit
+	r.Ended, r.Seconds = stamp(e.Ended.Truncate(time.Millisecond)), e.Ended.Sub(e.Started).Seconds()
+	if e.Outcome == "stopped" {
+		r.State = periodStopped
+		r.Tried = slices.DeleteFunc(slices.Clone(r.Tried), func(h string) bool { return h == r.Host })
+	}
+	return r
+}
+
+func encode(v any) []byte {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(fmt.Sprintf("cannot encode %T: %v", v, err)) // only our own plain structs
+	}
+	return b
+}

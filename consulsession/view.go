@@ -1,0 +1,289 @@
+package consulsession
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+)
+
+// The keys, all below Prefix/Name/:
+//
+//	.lock             the lock
+//	.holder           who acquired it last; its ModifyIndex is that holder's token
+//	.runs, .period    records
+//	.paused           an operator's order: nobody may start
+//	.step-down        an operator's order to the holder
+//	~queue/SESSION    contenders, each locked by its own session
+//
+// With copies there are these in Name, and a lock with its records in Name/0, Name/1, ...:
+//
+//	.copies           how many there may be
+//	~held/I           locked and unlocked together with Name/I/.lock: one watch sees all copies
+func (c *Contender) dir() string { return c.Prefix + "/" + c.Name + "/" }
+
+// lockDir is where the lock of a copy and its records are.
+func (c *Contender) lockDir(copy int) string {
+	if c.Copies == 0 {
+		return c.dir()
+	}
+	return c.dir() + strconv.Itoa(copy) + "/"
+}
+
+func (c *Contender) lockKey(copy int) string        { return c.lockDir(copy) + ".lock" }
+func (c *Contender) queueKey(session string) string { return c.dir() + "~queue/" + session }
+
+// mirrorKey is the key beside a copy's lock, or, for -1, what they all begin with.
+func (c *Contender) mirrorKey(copy int) string {
+	if copy < 0 {
+		return c.dir() + "~held/"
+	}
+	return c.dir() + "~held/" + strconv.Itoa(copy)
+}
+
+// view is what a contender knows of the lock and its queue, from one consistent read. With
+// many copies and periods it takes several; what changes between them is found by the
+// acquire, which checks all that it depends on.
+type view struct {
+	slots  []slot
+	queue  []*api.KVPair // in order of arrival
+	paused *api.KVPair
+	copies *api.KVPair
+}
+
+// slot is the lock, or one of its copies.
+type slot struct {
+	copy   int
+	lock   *api.KVPair // or its mirror; nil: never held
+	period *api.KVPair // nil: none yet
+}
+
+func (s slot) free() bool                 { return s.lock == nil || s.lock.Session == "" }
+func (s slot) heldBy(session string) bool { return s.lock != nil && s.lock.Session == session }
+func (v view) free() bool                 { return slices.ContainsFunc(v.slots, slot.free) }
+func (v view) holds(session string) bool {
+	return slices.ContainsFunc(v.slots, func(s slot) bool { return s.heldBy(session) })
+}
+func (v view) inQueue(session string) bool {
+	return slices.ContainsFunc(v.queue, func(e *api.KVPair) bool { return e.Session == session })
+}
+
+// ahead are the living entries before session's own; all of them, if it has none.
+func (v view) ahead(session string) []*api.KVPair {
+	var ahead []*api.KVPair
+	for _, e := range v.queue {
+		if e.Session == session {
+			break
+		}
+		if e.Session != "" {
+			ahead = append(ahead, e)
+		}
+	}
+	return ahead
+}
+
+// holder is the record of a holder: without copies, of the holder.
+func (v view) holder() Record {
+	for _, s := range v.slots {
+		if s.free() {
+			continue
+		}
+		if r, _ := ParseRecord(s.lock.Value); r.Session == s.lock.Session {
+			return r
+		}
+	}
+	return Record{}
+}
+
+// pause is the pause that is in force, or nil.
+func (v view) pause(now time.Time) *Order {
+	if v.paused == nil {
+		return nil
+	}
+	if o := ParseOrder(v.paused.Value); !o.Over(now) {
+		return &o
+	}
+	return nil
+}
+
+// periodReads is how many records of periods one read takes: a transaction may have 64
+// operations on Consul 1.8.
+const periodReads = 56
+
+// reads are the operations of a read. Trees, since a key that doesn't exist is no error there.
+func (c *Contender) reads() api.TxnOps {
+	tree := func(key string) *api.TxnOp { return &api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVGetTree, Key: key}} }
+	ops := api.TxnOps{tree(c.queueKey("")), tree(c.dir() + ".paused")}
+	if c.Copies > 0 {
+		ops = append(ops, tree(c.mirrorKey(-1)), tree(c.dir()+".copies"))
+	} else {
+		ops = append(ops, tree(c.lockKey(0)))
+	}
+	if c.Period.ID != "" {
+		for i := range min(max(c.Copies, 1), periodReads) {
+			ops = append(ops, tree(c.lockDir(i)+".period"))
+		}
+	}
+	return ops
+}
+
+// read is a consistent read of lock and queue: one request, one instant.
+func (c *Contender) read(ctx context.Context) (view, error) {
+	r, err := c.txn(ctx, c.reads())
+	if err != nil {
+		return view{}, err
+	}
+	for i := periodReads; c.Period.ID != "" && i < c.Copies; i += periodReads {
+		var ops api.TxnOps
+		for n := i; n < min(i+periodReads, c.Copies); n++ {
+			ops = append(ops, &api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVGetTree, Key: c.lockDir(n) + ".period"}})
+		}
+		more, err := c.txn(ctx, ops)
+		if err != nil {
+			return view{}, err
+		}
+		r.Results = append(r.Results, more.Results...)
+	}
+	return c.view(r), nil
+}
+
+func (c *Contender) view(r *api.TxnResponse) view {
+	v := view{slots: make([]slot, max(c.Copies, 1))}
+	byKey := map[string]**api.KVPair{c.dir() + ".paused": &v.paused, c.dir() + ".copies": &v.copies}
+	for i := range v.slots {
+		s := &v.slots[i]
+		s.copy = i
+		if c.Copies > 0 {
+			byKey[c.mirrorKey(i)] = &s.lock
+		} else {
+			byKey[c.lockKey(0)] = &s.lock
+		}
+		byKey[c.lockDir(i)+".period"] = &s.period
+	}
+	for _, res := range r.Results {
+		if res.KV == nil {
+			continue
+		}
+		if at, ok := byKey[res.KV.Key]; ok {
+			*at = res.KV
+		} else if strings.HasPrefix(res.KV.Key, c.queueKey("")) {
+			v.queue = append(v.queue, res.KV)
+		}
+	}
+	slices.SortFunc(v.queue, func(a, b *api.KVPair) int {
+		switch {
+		case a.CreateIndex < b.CreateIndex:
+			return -1
+		case a.CreateIndex > b.CreateIndex:
+			return 1
+		}
+		return 0
+	})
+	return v
+}
+
+// refuse is why there is nothing to wait for: the key is somebody else's, the number of
+// copies is another, or the period is done. nil if there is.
+func (c *Contender) refuse(v view, session string) error {
+	if c.Copies == 0 {
+		// Only of a free key: while it is held, somebody's plain write takes the flags away, and
+		// the holder's release puts them back.
+		if s := v.slots[0]; s.free() && s.lock != nil && s.lock.Flags != api.LockFlagValue {
+			return &ForeignKeyError{c.lockKey(0), s.lock.Flags}
+		}
+	} else if err := c.agree(v); err != nil {
+		return err
+	}
+	if c.Period.ID == "" {
+		return nil
+	}
+	var first error
+	for _, s := range v.slots {
+		err := c.due(s, session)
+		if err == nil {
+			return nil // this one has yet to run, or may have to
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return first
+}
+
+// due says why the period isn't to be run with this slot; nil if it is.
+func (c *Contender) due(s slot, session string) error {
+	if c.Period.ID == "" {
+		return nil
+	}
+	r, err := c.periodOf(s)
+	if err != nil {
+		return err
+	}
+	if !s.free() && r.State == periodBegun && r.Period == c.Period.ID && s.lock.Session == r.Session {
+		return nil // it runs: not done yet
+	}
+	return c.Period.due(r, session, c.Host)
+}
+
+func (c *Contender) periodOf(s slot) (PeriodRecord, error) {
+	key := c.lockDir(s.copy) + ".period"
+	if s.period == nil {
+		return parsePeriod(key, nil, false)
+	}
+	return parsePeriod(key, s.period.Value, true)
+}
+
+// pick is the slot to acquire: one that an unanswered acquire may have got us, or the first
+// free one that is due and wasn't refused a moment ago.
+func (c *Contender) pick(v view, session string, refused map[int]time.Duration) (slot, bool) {
+	for _, s := range v.slots {
+		if s.heldBy(session) {
+			return s, true
+		}
+	}
+	for _, s := range v.slots {
+		if s.free() && c.Now() >= refused[s.copy] && c.due(s, session) == nil {
+			return s, true
+		}
+	}
+	return slot{}, false
+}
+
+// Copies is the value of .copies: how many copies of a lock there may be.
+type Copies struct {
+	Schema int    `json:"schema"`
+	Copies int    `json:"copies"`
+	By     string `json:"by"` // the host that said so
+	Since  string `json:"since"`
+}
+
+// CopiesError says that others use another number of copies.
+type CopiesError struct {
+	Name   string
+	Want   int
+	Record Copies
+}
+
+func (e *CopiesError) Error() string {
+	return fmt.Sprintf("%s has %d copies (since %s, by %s), not %d", e.Name, e.Record.Copies, e.Record.Since, e.Record.By, e.Want)
+}
+
+// agree holds the contenders of a name to one number of copies, that of the first.
+func (c *Contender) agree(v view) error {
+	if v.copies == nil {
+		return nil
+	}
+	var r Copies
+	if err := json.Unmarshal(v.copies.Value, &r); err != nil || r.Schema < 1 || r.Schema > Schema {
+		return &RecordError{c.dir() + ".copies", "it isn't a number of copies that this onlyone understands"}
+	}
+	if r.Copies == c.Copies {
+		return nil
+	}
+	return &CopiesError{c.Name, c.Copies, r}
+}

@@ -1,0 +1,379 @@
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+)
+
+// incarnation is one command under the lease: the guarded one, or a hook.
+type incarnation struct {
+	main      bool   // the guarded command, no hook
+	what      string // to say when it runs
+	used      bool   // the guard has had its command
+	alive     bool   // it may have processes
+	stopping  bool   // an orderly stop is under way
+	timedOut  bool   // it is stopped because its time is over
+	gone      bool
+	status    syscall.WaitStatus
+	killed    bool // SIGKILL was needed
+	startErr  *Event
+	guardDied bool
+	giveUpAt  Instant // when to say that it isn't gone: endAt, or the margin after we began to kill
+	lateBy    time.Duration
+	enforced  chan bool
+	abandon   chan struct{} // closed at giveUpAt
+}
+
+// work is what is done with the lock: the hooks and the command, with its restarts.
+func (h *holding) work() Outcome {
+	h.watch()
+	h.heed()
+	if env := h.term.Unclean(); env != nil && h.Hooks.Fence.Path != "" && !h.ending() {
+		h.Log.Info().Msg("the last holder did not release: fencing it")
+		if err := h.hook("fence", h.Hooks.Fence, env...); err != nil && !h.ending() {
+			return Outcome{Kind: NotFenced, Err: err}
+		}
+	}
+	if !h.ending() {
+		h.sideHook("acquire", h.Hooks.OnAcquire)
+	}
+	out := h.command()
+	if out.Kind == Ended || out.Kind == HandedOver {
+		if held := h.Clock.Now() - h.term.Sent(); h.MinHold > held && !h.ending() {
+			h.rest("keeping the lock", h.MinHold-held)
+		}
+		h.sideHook("release", h.Hooks.OnRelease, fmt.Sprintf("ONLYONE_EXIT=%d", h.result(out).Exit))
+	}
+	return out
+}
+
+// command runs the command, again and again where that is asked for.
+func (h *holding) command() Outcome {
+	for delay := h.Restart.Delay; ; {
+		if h.StartBy > 0 && h.Clock.Now() > h.StartBy && h.begun.IsZero() {
+			return Outcome{Kind: NotAcquired, Err: ErrTooLate}
+		}
+		select { // a stop that came while the lock was acquired
+		case sig := <-h.Signals:
+			if endsContender(sig.Signal) {
+				h.told, h.toldBy = true, sig.Signal
+			}
+		default:
+		}
+		if h.ending() {
+			return h.unstarted()
+		}
+		start := h.Clock.Now()
+		if h.begun.IsZero() {
+			h.begun = time.Now()
+		}
+		cmd := h.Command
+		cmd.Records = h.Restart.records()
+		h.Observer.State("running")
+		out := h.run(cmd, true, "running", h.MaxRuntime)
+		h.ended = time.Now()
+		h.Observer.Ended(h.result(out))
+		if h.Clock.Now()-start >= steadyRun {
+			h.restarts, delay = 0, h.Restart.Delay
+		}
+		if !h.again(out) {
+			return h.handOver(out)
+		}
+		h.restarts++
+		wait := delay/2 + h.Jitter(delay)
+		delay = min(2*delay, longestDelay)
+		h.Observer.State("restarting")
+		h.Log.Warn().Msgf("the command ended (%s): starting it again in %s", ending(out), wait.Round(100*time.Millisecond))
+		if !h.rest("restarting", wait) {
+			end := h.unstarted()
+			end.Status = out.Status
+			return end
+		}
+	}
+}
+
+// records is which ends of the command a guard may write down when the keeper is gone: those
+// after which there is no restart.
+func (r Restart) records() Records {
+	switch r.Policy {
+	case RestartAlways:
+		return RecordNone
+	case RestartOnFailure:
+		return RecordSuccess
+	}
+	return RecordAll
+}
+
+// again reports whether the command is to be started once more.
+func (h *holding) again(out Outcome) bool {
+	if out.Kind != Ended || h.ending() || h.Restart.Policy == RestartNo {
+		return false
+	}
+	if h.Restart.Policy == RestartOnFailure && out.Status.Exited() && out.Status.ExitStatus() == 0 && !out.TimedOut {
+		return false
+	}
+	if h.Restart.Most >= 0 && h.restarts >= h.Restart.Most {
+		if h.Restart.Most > 0 {
+			h.Log.Error().Msgf("the command ended (%s) after %d restarts: leaving the lock to others", ending(out), h.restarts)
+		}
+		return false
+	}
+	return true
+}
+
+// ending says how a command ended, for people.
+func ending(out Outcome) string {
+	switch {
+	case out.TimedOut:
+		return "its time was over"
+	case out.Status.Signaled():
+		return fmt.Sprintf("signal %d", out.Status.Signal())
+	}
+	return fmt.Sprintf("exit %d", out.Status.ExitStatus())
+}
+
+// handOver turns the end of a command that was stopped by an order into that.
+func (h *holding) handOver(out Outcome) Outcome {
+	if out.Kind == Ended && h.order.Kind != 0 && !h.told {
+		return Outcome{Kind: HandedOver, Status: out.Status, Order: h.order, Err: errors.New(h.order.String()), Killed: out.Killed}
+	}
+	return out
+}
+
+// unstarted is why the command isn't started (again).
+func (h *holding) unstarted() Outcome {
+	switch {
+	case h.dead:
+		return Outcome{Kind: Lost, Err: h.cause, LateBy: h.lateBy}
+	case h.guardDied:
+		return Outcome{Kind: Failed, Err: h.cause}
+	case h.told:
+		return Outcome{Kind: Interrupted, Signal: h.toldBy}
+	case h.asked:
+		return Outcome{Kind: Interrupted, Signal: h.StopSignal}
+	}
+	return Outcome{Kind: HandedOver, Order: h.order, Err: errors.New(h.order.String())}
+}
+
+// sideHook runs a hook whose failure changes nothing.
+func (h *holding) sideHook(name string, c Command, env ...string) {
+	if c.Path == "" || h.dead || h.guardDied {
+		return
+	}
+	if err := h.hook(name, c, env...); err != nil {
+		h.Log.Warn().Err(err).Msgf("the on-%s command failed; going on", name)
+	}
+}
+
+// hook runs a hook under the lease.
+func (h *holding) hook(name string, c Command, env ...string) error {
+	c.Env = withEnv(c.Env, append(env, "ONLYONE_HOOK="+name))
+	return hookError(h.run(c, false, "running the "+name+" command", h.Hooks.Timeout), h.Hooks.Timeout)
+}
+
+func hookError(out Outcome, limit time.Duration) error {
+	switch {
+	case out.Kind != Ended:
+		return fmt.Errorf("cannot run it: %w", out.Err)
+	case out.TimedOut:
+		return fmt.Errorf("it took longer than %s", limit)
+	case out.Status.Signaled() || out.Status.ExitStatus() != 0:
+		return errors.New(ending(out))
+	}
+	return nil
+}
+
+// freshGuard takes the place of a guard that has had its command, unless the term is over.
+// Nothing is alive meanwhile; if the keeper dies after that, the new guard releases, and
+// writes down how the command ended.
+func (h *holding) freshGuard() bool {
+	if !h.used {
+		return !h.dead && !h.guardDied
+	}
+	r := h.finished()
+	h.quitGuard()
+	h.used = false
+	err := h.startGuard()
+	if err == nil {
+		h.guard.ReleaseInfo(h.info, r)
+		err = h.armGuard(h.killAt)
+	}
+	switch {
+	case h.Clock.Now() >= h.termAt:
+		h.lose(h.unproven(), h.killAt)
+	case err != nil:
+		h.cause, h.guardDied = err, true
+	}
+	return !h.dead && !h.guardDied
+}
+
+// finished is the result that a guard writes down if the keeper dies after the command has
+// ended for good; nil before.
+func (h *holding) finished() *RunResult {
+	if h.ended.IsZero() || h.Restart.Policy == RestartAlways {
+		return nil
+	}
+	r := h.result(Outcome{Kind: Ended, Status: h.status, TimedOut: h.timedOut, Killed: h.killed})
+	if h.Restart.Policy == RestartOnFailure && r.Exit != 0 {
+		return nil
+	}
+	return &r
+}
+
+// run runs c under the lease, for at most limit (0: as long as it likes), until nothing of
+// it is left.
+func (h *holding) run(c Command, main bool, what string, limit time.Duration) Outcome {
+	if !h.freshGuard() {
+		return h.unstarted()
+	}
+	h.incarnation = incarnation{main: main, what: what, used: true, alive: true, giveUpAt: h.endAt,
+		enforced: make(chan bool, 1), abandon: make(chan struct{})}
+	c.Env = withEnv(c.Env, h.term.Env())
+	h.guard.Start(c)
+	over, stop := after(limit, limit > 0)
+	defer stop()
+	defer func() { h.alive = false }()
+	for {
+		if out, ended := h.deadlines(h.Clock.Now()); ended {
+			return out
+		}
+		if h.turn(over) {
+			h.timeout(limit)
+		}
+		if h.gone {
+			return h.outcome()
+		}
+	}
+}
+
+// timeout stops a command whose time is over.
+func (h *holding) timeout(limit time.Duration) {
+	if h.stopping || h.dead || h.gone {
+		return
+	}
+	h.timedOut, h.stopping = true, true
+	h.Log.Warn().Msgf("%s: its time of %s is over: stopping it, SIGKILL in %s", h.what, limit, h.Dials.KillAfter)
+	h.Observer.State("stopping")
+	h.guard.Stop(Stop{Signal: h.StopSignal, KillAt: h.Clock.Now() + h.Dials.KillAfter})
+}
+
+// rest keeps the lock for d without a command; false if something ended that sooner.
+func (h *holding) rest(what string, d time.Duration) bool {
+	if !h.freshGuard() {
+		return false
+	}
+	h.what = what
+	over, stop := after(d, true)
+	defer stop()
+	for !h.ending() {
+		if h.Clock.Now() >= h.termAt {
+			h.lose(h.unproven(), h.killAt)
+			return false
+		}
+		if h.turn(over) {
+			return true
+		}
+	}
+	return false
+}
+
+// outcome: the tree is gone.
+func (h *holding) outcome() Outcome {
+	switch {
+	case h.startErr != nil:
+		return Outcome{Kind: NotStarted, Errno: h.startErr.Errno, Err: errors.New(h.startErr.Detail)}
+	case h.dead:
+		return Outcome{Kind: Lost, Err: h.cause, LateBy: h.lateBy}
+	case h.guardDied:
+		return Outcome{Kind: Failed, Err: h.cause}
+	}
+	return Outcome{Kind: Ended, Status: h.status, TimedOut: h.timedOut, Killed: h.killed}
+}
+
+// Exit codes of a command whose time was over, as those of timeout(1).
+const (
+	exitTimedOut = 124
+	exitKilled   = 137
+)
+
+// result is what the record of runs says. A command that never started leaves none.
+func (h *holding) result(o Outcome) RunResult {
+	r := RunResult{Started: h.begun, Ended: h.ended, Exit: -1, Restarts: h.restarts}
+	switch o.Kind {
+	case Ended, HandedOver, Interrupted:
+		r.Exit, r.Outcome = exitOf(o.Status)
+		switch {
+		case o.TimedOut && o.Killed:
+			r.Exit, r.Outcome = exitKilled, "timeout"
+		case o.TimedOut:
+			r.Exit, r.Outcome = exitTimedOut, "timeout"
+		case r.Exit != 0 && (h.told || h.asked || h.order.Kind != 0):
+			r.Outcome = "stopped"
+		}
+	case Lost:
+		r.Outcome = "lost"
+	case NotStarted:
+		r.Started, r.Outcome = time.Time{}, "failed"
+	default:
+		r.Outcome = "failed"
+	}
+	return r
+}
+
+// exitOf is a status as a shell shows it, and its word.
+func exitOf(s syscall.WaitStatus) (code int, outcome string) {
+	if s.Signaled() {
+		return 128 + int(s.Signal()), "signaled"
+	}
+	return s.ExitStatus(), "exited"
+}
+
+// afterLoss runs the on-loss hook: the lock is gone, and so is the command.
+func (s *supervisor) afterLoss(t Term, cause error) {
+	c := s.Hooks.OnLoss
+	if c.Path == "" {
+		return
+	}
+	c.Env = withEnv(c.Env, append(t.Env(), "ONLYONE_HOOK=loss", "ONLYONE_LOST="+cause.Error()))
+	if err := s.unleased(c, s.Hooks.Timeout); err != nil {
+		s.Log.Warn().Err(err).Msg("the on-loss command failed")
+	}
+}
+
+// unleased runs c under a guard of its own for at most limit. No lease is needed; a stop
+// signal kills it.
+func (s *supervisor) unleased(c Command, limit time.Duration) error {
+	if err := s.startGuard(); err != nil {
+		return err
+	}
+	defer s.quitGuard()
+	end := s.Clock.Now() + limit
+	s.guard.Deadlines(end, end+s.Dials.KillAfter)
+	if _, err := s.awaitEvent(Armed, end); err != nil {
+		return err
+	}
+	s.guard.Start(c)
+	over, stop := after(limit+s.Dials.KillAfter+margin, true)
+	defer stop()
+	for {
+		select {
+		case e, ok := <-s.guard.Events():
+			switch {
+			case !ok:
+				return errGuard
+			case e.Kind == StartFailed:
+				return errors.New(e.Detail)
+			case e.Kind == TreeGone:
+				return hookError(Outcome{Kind: Ended, Status: e.Status, TimedOut: e.Lost}, limit)
+			}
+		case sig := <-s.Signals:
+			if endsContender(sig.Signal) {
+				s.guard.Kill()
+			}
+		case <-over:
+			return errors.New("cannot kill what it started")
+		}
+	}
+}
