@@ -4,6 +4,7 @@
 GO      ?= go
 PREFIX  ?= /usr/local
 DESTDIR ?=
+DIST    ?= dist
 VERSION ?=
 SIM     ?=
 FUZZ    ?= 10s
@@ -12,6 +13,12 @@ TESTFLAGS ?=
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
+
+NFPM        := github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.2
+CYCLONEDX   := github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0
+
+# What make dist builds for.
+TARGETS := linux/amd64 linux/arm64 linux/arm freebsd/amd64 darwin/amd64 darwin/arm64
 
 # A static binary: the same file runs on every Linux of its architecture.
 BUILD := CGO_ENABLED=0 $(GO) build -buildvcs=false -trimpath -tags urfave_cli_no_docs \
@@ -33,6 +40,10 @@ help:
 		'make fuzz       each fuzz test for FUZZ=10s' \
 		'make bench      measure onlyone beside `consul lock`' \
 		'make lint       gofmt, go vet, staticcheck, govulncheck' \
+		'make cross      vet and build for every system: $(TARGETS)' \
+		'make dist       a release into DIST=dist: archives, deb, rpm, SBOM, SHA256SUMS' \
+		'make dist-check build it twice, in two folders: the same bytes' \
+		'make test-packages install, use, upgrade and purge the deb in a fresh Debian' \
 		'make install    install to $$(DESTDIR)$$(PREFIX)/bin (PREFIX=/usr/local)' \
 		'make clean      remove what was built here'
 
@@ -42,8 +53,7 @@ build:
 
 .PHONY: install
 install: build
-	install -d -m 755 '$(DESTDIR)$(PREFIX)/bin'
-	install -m 755 onlyone '$(DESTDIR)$(PREFIX)/bin/onlyone'
+	scripts/lib/stage onlyone '$(DESTDIR)$(PREFIX)'
 
 .PHONY: demo
 demo:
@@ -87,6 +97,7 @@ lint:
 	files=$$(gofmt -l .); \
 	if [ -n "$$files" ]; then printf 'not formatted (gofmt -w mends it):\n%s\n' "$$files" >&2; exit 1; fi
 	$(GO) vet ./...
+	$(MAKE) --no-print-directory cross
 	@if ! why=$$($(GO) run $(STATICCHECK) -version 2>&1); then \
 		printf 'skipped: staticcheck: cannot be had: %s\n' "$$(tail -n 1 <<<"$$why")"; \
 	else \
@@ -101,6 +112,34 @@ lint:
 	else \
 		printf '%s\n' "$$said" >&2; exit 1; \
 	fi
+
+# A release into dist/: archives for every target, packages, bills of materials, checksums.
+# The version is that of cli.Version, or VERSION.
+.PHONY: dist
+dist: export BUILD_BINARY = $(BUILD)
+dist: export RELEASE = $(or $(VERSION),$(shell sed -n 's/^var Version = "\(.*\)"/\1/p' cli/runner.go))
+dist:
+	@GO='$(GO)' TARGETS='$(TARGETS)' NFPM='$(NFPM)' CYCLONEDX='$(CYCLONEDX)' scripts/dist '$(DIST)'
+
+.PHONY: dist-check
+dist-check:
+	@scripts/dist-check
+
+# The packages in a fresh Debian: as root, with Debian's debootstrap and lintian.
+.PHONY: test-packages
+test-packages:
+	@scripts/test-packages
+
+# All that is in the tree, tests included, compiles for every target. Only Linux' tests can
+# be run here.
+.PHONY: cross
+cross:
+	@for target in $(TARGETS); do \
+		echo "go vet, go build: $$target"; \
+		export GOOS=$${target%/*} GOARCH=$${target#*/} GOARM=7; \
+		$(GO) vet ./...; \
+		$(BUILD) -o /dev/null .; \
+	done
 
 .PHONY: clean
 clean:

@@ -5,6 +5,7 @@ package main_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -36,6 +37,8 @@ import (
 //	aclserver               go on with a server of its own that denies by default
 //	token VAR RULES         set VAR to a token with these ACL rules
 //	tokenfromstderr VAR     set VAR to a token with the rules that stderr's message asks for
+//
+// and the condition [exists:PATH].
 func TestScript(t *testing.T) {
 	t.Parallel()
 	shared := shared(t, consultest.Version())
@@ -64,6 +67,14 @@ func TestScript(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": exits, "says": says, "nothing": nothing, "untouched": untouched, "held": held, "queued": queued,
 			"jsonlines": jsonlines, "aclserver": aclserver, "token": token, "tokenfromstderr": tokenFromStderr,
+		},
+		Condition: func(cond string) (bool, error) {
+			path, ok := strings.CutPrefix(cond, "exists:")
+			if !ok {
+				return false, fmt.Errorf("unknown condition %q", cond)
+			}
+			_, err := os.Stat(path)
+			return err == nil, nil
 		},
 		RequireUniqueNames: true,
 	})

@@ -27,7 +27,7 @@ Commands:
   unlock NAME --force                  take it away, if all else fails
   drain, undrain                       begin nothing on this host; again
   doctor [NAME]                        try all that a run needs
-  version, help [COMMAND]
+  version, help [COMMAND], completion bash|zsh|fish
 
 Exit codes: CMD's own, or 64 usage, 69 Consul isn't there, 70 onlyone failed,
 75 the lock is taken, 77 not allowed, 78 impossible settings, 79 the lock was

@@ -73,6 +73,9 @@ func run(ctx context.Context, o RunOptions) error {
 	if outside := handsOver(o.Command[0]); outside != "" {
 		o.Log.Warn().Msgf("%s hands its work to %s: what runs there is not stopped when the lock is lost", filepath.Base(o.Command[0]), outside)
 	}
+	if limit := supervisor.PlatformLimit(); limit != "" {
+		o.Log.Warn().Msg(limit)
+	}
 	if !o.Once.Spec.IsZero() {
 		if text := o.Once.misfit(o.Now()); text != "" {
 			o.Log.Warn().Msg(text)

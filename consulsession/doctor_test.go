@@ -451,7 +451,7 @@ func TestDoctorLooksAtName(t *testing.T) {
 		time.Sleep(time.Second)
 		found, _ := diagnose(t, t.Context(), config(m.Transport(nil)))
 		wantFinding(t, found, "name ok: team/job is held by h1 (pid 1) since", "1 waiting")
-		if err := holder.Check(t.Context()); err != nil {
+		if _, err := holder.Check(t.Context()); err != nil {
 			t.Errorf("the holder: %v", err)
 		}
 		cancel()

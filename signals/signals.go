@@ -50,7 +50,7 @@ func Receive() (c <-chan Signal, stop func()) {
 func fromTerminal(s syscall.Signal) bool {
 	switch s {
 	case unix.SIGINT, unix.SIGQUIT, unix.SIGHUP, unix.SIGWINCH:
-		return Foreground()
+		return sharesGroup && Foreground()
 	}
 	return false
 }

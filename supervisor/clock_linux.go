@@ -34,6 +34,10 @@ func setTimerfd(fd int, at Instant) error {
 	return unix.TimerfdSettime(fd, unix.TFD_TIMER_ABSTIME, &spec, nil)
 }
 
+// pollLimit is how long poll(2) may wait, in ms: until something happens, since the timer is
+// among what it waits for.
+func pollLimit(Instant) int { return -1 }
+
 type timerfdAlarm struct {
 	fd   int
 	file *os.File

@@ -26,7 +26,10 @@
 //     [LostAlive], or the lock stays held.
 //   - Work that was handed to another daemon (docker run, systemctl start, at) doesn't descend
 //     from the command.
-//   - Linux only.
+//   - All of this holds on Linux. FreeBSD has the same by its own means (procctl(2)), but
+//     nothing has been tested there. On macOS it doesn't hold: what leaves the command's
+//     process group isn't stopped. Elsewhere than on Linux a timer may be 200 ms late.
+//     See [PlatformLimit].
 //
 // # Use
 //

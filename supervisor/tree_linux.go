@@ -27,6 +27,9 @@ type descendants struct {
 	except map[int]bool // children that were there before us (the keeper was exec'ed over a shell)
 }
 
+// started: a subreaper needs no list of what it has started.
+func (*descendants) started(int) {}
+
 // killPass sends SIGKILL to each direct child.
 func (d *descendants) killPass() {
 	for _, pid := range childrenOf(os.Getpid()) {

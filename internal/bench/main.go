@@ -1,3 +1,5 @@
+//go:build linux
+
 // Bench measures what onlyone costs, beside `consul lock` against the same Consul server.
 //
 //	go run ./internal/bench [-n 20] [-json] [-only REGEXP] [-bin FILE] [-consul FILE]

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Child is what the benchmark lets others start: small, quick to start, and exact.
 //
 //	child beat FILE   write the boot clock into FILE: word 0 at the start, word 1 every
@@ -120,7 +122,7 @@ func launch(argv []string) {
 		}
 	}
 	end := now()
-	say(begin, end, used.Utime.Nano(), used.Stime.Nano(), used.Maxrss, int64(status))
+	say(begin, end, used.Utime.Nano(), used.Stime.Nano(), int64(used.Maxrss), int64(status))
 }
 
 func say(numbers ...int64) {

@@ -74,6 +74,7 @@ func StartGuard(o GuardOptions) (Guard, error) {
 		}
 		return nil, fmt.Errorf("cannot start the guard: %w", err)
 	}
+	g.tree.started(g.pid)
 	g.wg.Go(g.receive)
 	g.sig = make(chan os.Signal, 1)
 	signal.Notify(g.sig, unix.SIGCHLD)
@@ -100,11 +101,15 @@ func forkGuard(in, out int, pidns bool) (int, error) {
 			return 0, err
 		}
 	}
-	sys := &syscall.SysProcAttr{Setpgid: true}
-	if pidns {
-		sys = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS}
+	sys, err := guardAttr(pidns)
+	if err != nil {
+		return 0, err
 	}
-	return syscall.ForkExec("/proc/self/exe", []string{guardName, strconv.Itoa(in), strconv.Itoa(out)},
+	exe, err := ownExecutable()
+	if err != nil {
+		return 0, err
+	}
+	return syscall.ForkExec(exe, []string{guardName, strconv.Itoa(in), strconv.Itoa(out)},
 		&syscall.ProcAttr{Env: os.Environ(), Files: []uintptr{0, 1, 2}, Sys: sys})
 }
 
@@ -130,6 +135,9 @@ func (g *guardProcess) receive() {
 			var e Event
 			if kind != frameEvent || json.Unmarshal(payload, &e) != nil {
 				return
+			}
+			if e.Kind == Started {
+				g.tree.started(e.Pid)
 			}
 			g.events <- e
 		}

@@ -49,8 +49,9 @@ type guardLoop struct {
 	guard
 	procs   *procTree
 	in, out int
-	timer   int // timerfd on CLOCK_BOOTTIME
-	child   int // eventfd: SIGCHLD, or a stop signal
+	timer   int // timerfd on CLOCK_BOOTTIME; -1 where there is none
+	child   int // a pipe: SIGCHLD, or a stop signal
+	wake    int // its other end
 	frames  frames
 	buf     []byte
 	stopSig chan struct{} // a stop signal that came to the guard itself
@@ -82,11 +83,11 @@ func newGuardLoop(in, out int, free func(context.Context, []byte, *RunResult) er
 	if err != nil {
 		return nil, err
 	}
-	child, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	wake, err := newPipe()
 	if err != nil {
-		return nil, fmt.Errorf("cannot create an eventfd: %w", err)
+		return nil, fmt.Errorf("cannot create a pipe: %w", err)
 	}
-	l := &guardLoop{in: in, out: out, timer: timer, child: child, buf: make([]byte, 64<<10),
+	l := &guardLoop{in: in, out: out, timer: timer, child: wake[0], wake: wake[1], buf: make([]byte, 64<<10),
 		stopSig: make(chan struct{}, 1), free: free}
 	l.procs = &procTree{statusFd: -1}
 	l.tree, l.send = l.procs, l.sendEvent
@@ -97,7 +98,7 @@ func newGuardLoop(in, out int, free func(context.Context, []byte, *RunResult) er
 	return l, nil
 }
 
-// watchSignals turns SIGCHLD and stop signals into a readable eventfd. What was ignored
+// watchSignals turns SIGCHLD and stop signals into a readable pipe. What was ignored
 // when we started (nohup) stays ignored, for the command, too; signal.Ignore is never used,
 // since it would be inherited.
 func (l *guardLoop) watchSignals() {
@@ -109,7 +110,6 @@ func (l *guardLoop) watchSignals() {
 		}
 	}
 	go func() { // lives as long as the process
-		one := binary.NativeEndian.AppendUint64(nil, 1)
 		for s := range c {
 			switch s {
 			case unix.SIGTERM, unix.SIGINT:
@@ -121,7 +121,7 @@ func (l *guardLoop) watchSignals() {
 			default:
 				continue
 			}
-			_, _ = unix.Write(l.child, one)
+			_, _ = unix.Write(l.wake, []byte{0}) // a full one is readable, too
 		}
 	}()
 }
@@ -139,7 +139,7 @@ func (l *guardLoop) run() int {
 		if l.procs.statusFd >= 0 {
 			fds = append(fds, unix.PollFd{Fd: int32(l.procs.statusFd), Events: unix.POLLIN})
 		}
-		wait := -1
+		wait := pollLimit(l.next())
 		if l.phase == guardKilling {
 			wait = l.procs.pause()
 		}
@@ -152,7 +152,7 @@ func (l *guardLoop) run() int {
 		}
 		// The clock first: after a suspend nothing else may be believed or done before.
 		l.tick(bootNow())
-		var drain [8]byte
+		var drain [64]byte
 		_, _ = unix.Read(l.timer, drain[:])
 		_, _ = unix.Read(l.child, drain[:])
 		l.execStatus()
@@ -320,64 +320,19 @@ func (l *guardLoop) execStatus() {
 	l.sendEvent(Event{Kind: Started, Pid: l.procs.pid})
 }
 
-// realtime asks for SCHED_FIFO 1 for this thread, or gives it back. It is for the wait
-// before a kill and for the kill itself: without it a machine full of nice -20 work delays
-// that by up to 0.4 s. Never for looking at processes or reaping them: there the kernel may
-// wait for a dying task by spinning (shrink_dcache_parent), and a real-time spinner on its
-// processor lets it finish only when real-time throttling sets in, a second later. Only
-// after the fork: the reset that keeps it from the command would also reset its niceness.
-func (t *procTree) realtime(on bool) {
-	if on == t.isRealtime || t.statusFd >= 0 || t.pid == 0 && on {
-		return
+// newPipe makes a pipe whose ends are neither waited for nor inherited. The guard has one
+// thread that forks, the one that calls this: so nothing can be forked between the calls.
+func newPipe() (p [2]int, err error) {
+	if err := unix.Pipe(p[:]); err != nil {
+		return p, err
 	}
-	attr := unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Flags: unix.SCHED_FLAG_RESET_ON_FORK, Priority: 1}
-	if on {
-		t.nice = niceness()
-	} else {
-		attr = unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_NORMAL, Flags: unix.SCHED_FLAG_RESET_ON_FORK, Nice: int32(t.nice)}
+	for _, fd := range p {
+		unix.CloseOnExec(fd)
+		if err := unix.SetNonblock(fd, true); err != nil {
+			return p, err
+		}
 	}
-	t.isRealtime = unix.SchedSetAttr(0, &attr, 0) == nil && on
-}
-
-// niceness of this thread, -20 to 19.
-func niceness() int {
-	n, err := unix.Getpriority(unix.PRIO_PROCESS, 0)
-	if err != nil {
-		return 0
-	}
-	return 20 - n // the system call returns 1 to 40
-}
-
-// lockMemory keeps the guard's pages in memory, where that is allowed without a limit: page
-// faults of a guard that was swapped out are late kills. MCL_ONFAULT: without it the whole
-// address space of a Go program would be made resident (80 MB). Under a limit
-// (RLIMIT_MEMLOCK) it isn't tried: a later mapping would fail, and with it the guard.
-func lockMemory() {
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil {
-		return
-	}
-	if limit.Cur == unix.RLIM_INFINITY || capable(unix.CAP_IPC_LOCK) {
-		_ = unix.Mlockall(unix.MCL_CURRENT | unix.MCL_FUTURE | unix.MCL_ONFAULT)
-	}
-}
-
-// capable reports whether this process has the capability (one of the first 32).
-func capable(c uint) bool {
-	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var data [2]unix.CapUserData
-	return unix.Capget(&header, &data[0]) == nil && data[0].Effective&(1<<c) != 0
-}
-
-// mountProc gives a guard in its own PID namespace a /proc of that namespace.
-func mountProc() error {
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
-		return fmt.Errorf("cannot make mounts private: %w", err)
-	}
-	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
-		return fmt.Errorf("cannot mount /proc for the PID namespace: %w", err)
-	}
-	return nil
+	return p, nil
 }
 
 // procTree is the tree of real processes.
@@ -399,8 +354,12 @@ type procTree struct {
 
 func (t *procTree) Start(c Command) (int, error) {
 	t.cgroup, _ = newCgroup(t.keeper)
-	var p [2]int
-	if err := unix.Pipe2(p[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+	exe, err := ownExecutable()
+	if err != nil {
+		return 0, err
+	}
+	p, err := newPipe()
+	if err != nil {
 		return 0, err
 	}
 	dir := ""
@@ -411,9 +370,9 @@ func (t *procTree) Start(c Command) (int, error) {
 	// The shim's end keeps its number and loses CLOEXEC for this one exec; this process
 	// forks nothing else.
 	_, _ = unix.FcntlInt(uintptr(p[1]), unix.F_SETFD, 0)
-	pid, err := syscall.ForkExec("/proc/self/exe", argv, &syscall.ProcAttr{
+	pid, err := syscall.ForkExec(exe, argv, &syscall.ProcAttr{
 		Env: c.Env, Files: []uintptr{0, 1, 2},
-		Sys: &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL, Setpgid: !t.sameGroup, Pgid: t.pgid},
+		Sys: commandAttr(t.pgid, t.sameGroup),
 	})
 	unix.Close(p[1])
 	if err != nil {
@@ -421,6 +380,7 @@ func (t *procTree) Start(c Command) (int, error) {
 		t.close()
 		return 0, err
 	}
+	t.started(pid)
 	t.pid, t.statusFd = pid, p[0]
 	return pid, nil
 }
