@@ -47,22 +47,6 @@ type RunOptions struct {
 	Stderr io.Writer
 }
 
-// ConsulFlags are consul's own flags. A zero value wasn't given: the CONSUL_* variables and
-// Consul's defaults count.
-type ConsulFlags struct {
-	Addresses  []string // --http-addr
-	Token      string
-	TokenFile  string
-	CAFile     string
-	CAPath     string
-	ClientCert string
-	ClientKey  string
-	ServerName string // --tls-server-name
-	Datacenter string
-	Namespace  string
-	Partition  string
-}
-
 // The defaults of the dials. Supervisor's own, which say where they come from, are the same.
 const (
 	defaultLease       = 20 * time.Second
@@ -82,20 +66,7 @@ const (
 )
 
 func (in *invocation) runCommand() *cli.Command {
-	flag := func(category, name, short string, value cli.Generic, usage string) cli.Flag {
-		f := &cli.GenericFlag{Name: name, Category: category, Usage: usage, Value: value, EnvVars: variable(name)}
-		if short != "" {
-			f.Aliases = []string{short}
-		}
-		return f
-	}
-	boolean := func(category, name, short, usage string) cli.Flag {
-		f := &cli.BoolFlag{Name: name, Category: category, Usage: usage, EnvVars: variable(name)}
-		if short != "" {
-			f.Aliases = []string{short}
-		}
-		return f
-	}
+	flag, boolean := valueFlag, boolFlag
 	var (
 		wait        = &durationValue{zeroOK: true}
 		conflict    = &codeValue{exitConflict}
@@ -112,7 +83,7 @@ func (in *invocation) runCommand() *cli.Command {
 		Name:      "run",
 		Usage:     "run a command while holding its lock",
 		ArgsUsage: "[NAME] -- CMD [ARG...]",
-		Flags: []cli.Flag{
+		Flags: append([]cli.Flag{
 			boolean(forWaiting, "no-wait", "n", "don't wait if another host has the lock"),
 			flag(forWaiting, "wait", "w", wait, "wait for the lock at most `DUR` (default: for ever)"),
 			flag(forWaiting, "conflict-exit-code", "E", conflict, "exit with `N` if another host has the lock (75)"),
@@ -134,19 +105,7 @@ func (in *invocation) runCommand() *cli.Command {
 			&cli.BoolFlag{Name: "verbose", Aliases: []string{"v"}, Category: forTelling, Usage: "say what happens; -vv: each failed attempt, too", EnvVars: variable("verbose"), Count: &verbosity},
 			flag(forTelling, "log-format", "", &in.logFormat, "write messages as `FORMAT`: human or json (human)"),
 			boolean(forTelling, "json", "", "--log-format json; --explain as JSON, too"),
-
-			&cli.StringSliceFlag{Name: "http-addr", Category: forConsul, Usage: "`ADDRESS` of an agent; several: repeated or with commas"},
-			&cli.StringFlag{Name: "token", Category: forConsul, Usage: "ACL `TOKEN`"},
-			&cli.StringFlag{Name: "token-file", Category: forConsul, Usage: "`FILE` with the ACL token, read again when it changes"},
-			&cli.StringFlag{Name: "ca-file", Category: forConsul, Usage: "`FILE` of CA certificates"},
-			&cli.StringFlag{Name: "ca-path", Category: forConsul, Usage: "`DIR` of CA certificates"},
-			&cli.StringFlag{Name: "client-cert", Category: forConsul, Usage: "`FILE` of the client's certificate"},
-			&cli.StringFlag{Name: "client-key", Category: forConsul, Usage: "`FILE` of the client's key"},
-			&cli.StringFlag{Name: "tls-server-name", Category: forConsul, Usage: "`NAME` that the server's certificate has"},
-			&cli.StringFlag{Name: "datacenter", Category: forConsul, Usage: "`NAME` of the datacenter"},
-			&cli.StringFlag{Name: "namespace", Category: forConsul, Usage: "`NAME` of the namespace (Enterprise)"},
-			&cli.StringFlag{Name: "partition", Category: forConsul, Usage: "`NAME` of the partition (Enterprise)"},
-		},
+		}, in.consulFlagList()...),
 	}
 	c.Action = func(c *cli.Context) error {
 		o := RunOptions{
@@ -190,6 +149,24 @@ func (in *invocation) runCommand() *cli.Command {
 		return err
 	}
 	return c
+}
+
+// valueFlag is a flag whose value checks itself. Its variable is ONLYONE_ and its name.
+func valueFlag(category, name, short string, value cli.Generic, usage string) cli.Flag {
+	f := &cli.GenericFlag{Name: name, Category: category, Usage: usage, Value: value, EnvVars: variable(name)}
+	if short != "" {
+		f.Aliases = []string{short}
+	}
+	return f
+}
+
+// boolFlag is one that is on or off.
+func boolFlag(category, name, short, usage string) cli.Flag {
+	f := &cli.BoolFlag{Name: name, Category: category, Usage: usage, EnvVars: variable(name)}
+	if short != "" {
+		f.Aliases = []string{short}
+	}
+	return f
 }
 
 // setName settles the name of the lock from what stands before "--".
@@ -270,23 +247,4 @@ func (in *invocation) beats(a string, aOn bool, b string, bOn bool) (bool, error
 		return in.typed[a] > in.typed[b], nil
 	}
 	return false, usageError("unset one", "the variables %s and %s contradict each other", variable(a)[0], variable(b)[0])
-}
-
-func consulFlags(c *cli.Context) (ConsulFlags, error) {
-	f := ConsulFlags{
-		Token: c.String("token"), TokenFile: c.String("token-file"),
-		CAFile: c.String("ca-file"), CAPath: c.String("ca-path"),
-		ClientCert: c.String("client-cert"), ClientKey: c.String("client-key"),
-		ServerName: c.String("tls-server-name"), Datacenter: c.String("datacenter"),
-		Namespace: c.String("namespace"), Partition: c.String("partition"),
-	}
-	for _, list := range c.StringSlice("http-addr") {
-		for address := range strings.SplitSeq(list, ",") {
-			if address = strings.TrimSpace(address); address == "" {
-				return f, usageError("try: --http-addr 127.0.0.1:8500", "--http-addr %q has an empty address", list)
-			}
-			f.Addresses = append(f.Addresses, address)
-		}
-	}
-	return f, nil
 }

@@ -96,11 +96,8 @@ func (r *runner) run(ctx context.Context) error {
 		host = "unknown"
 	}
 	jitter := func(most time.Duration) time.Duration { return rand.N(max(most, 1)) }
-	f := r.o.Consul
 	contender, err := consulsession.NewContender(consulsession.Config{
-		Client: consulsession.ClientConfig{Addresses: f.Addresses, Token: f.Token, TokenFile: f.TokenFile,
-			CAFile: f.CAFile, CAPath: f.CAPath, ClientCert: f.ClientCert, ClientKey: f.ClientKey, ServerName: f.ServerName,
-			Datacenter: f.Datacenter, Namespace: f.Namespace, Partition: f.Partition},
+		Client: r.o.Consul.client(),
 		Prefix: r.o.Prefix, Name: r.o.Name, Lease: r.o.Lease, TTL: r.o.TTL, Poll: r.o.Poll,
 		NoWait: r.o.NoWait, Checks: r.o.Checks, SessionNode: r.o.SessionNode,
 		Host: host, Pid: os.Getpid(), Command: shown(r.o.Command),
@@ -265,16 +262,7 @@ func (r *runner) notAcquired(err error, c *consulsession.Contender) error {
 	if bad, ok := errors.AsType[*consulsession.ConfigError](err); ok {
 		return &exitError{code: exitConfig, what: bad, hint: "are --check, --session-node, --ttl and --datacenter right?"}
 	}
-	if denied, ok := errors.AsType[*consulsession.PermissionError](err); ok {
-		if strings.Contains(denied.Error(), "ACL not found") {
-			return &exitError{code: exitDenied, what: denied, hint: "Consul doesn't know this token: is CONSUL_HTTP_TOKEN, or the token file, right?"}
-		}
-		return &exitError{code: exitDenied, what: denied, hint: "the token's policy needs: " + denied.Rule}
-	}
-	if gone, ok := errors.AsType[*consulsession.UnreachableError](err); ok {
-		return &exitError{code: exitUnavailable, what: gone, hint: "check CONSUL_HTTP_ADDR or --http-addr, and: curl " + gone.Address + "/v1/status/leader"}
-	}
-	return &exitError{code: exitInternal, what: err}
+	return consulProblem(err)
 }
 
 // conflict is exit 75, or what -E says.
