@@ -82,7 +82,7 @@ func (in *invocation) build() *cli.App {
 		Name:     "onlyone",
 		Usage:    "run a command on exactly one host of many",
 		Version:  in.app.version,
-		Commands: []*cli.Command{in.runCommand(), in.versionCommand()},
+		Commands: []*cli.Command{in.runCommand(), in.verifyCommand(), in.fenceCommand(), in.versionCommand()},
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "version", Aliases: []string{"V"}, Usage: "print the version"},
 		},

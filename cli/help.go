@@ -18,6 +18,8 @@ can prove that it holds the lock in Consul.
 
 Commands:
   run [flags] [NAME] -- CMD [ARG...]   run CMD while holding the lock NAME
+  verify [flags]                       inside CMD: is the lock still ours?
+  fence --state FILE -- CMD [ARG...]   run CMD if FILE has seen no newer token
   version                              print the version (also -V, --version)
   help [COMMAND]                       print this, or the flags of a command
 
@@ -42,9 +44,12 @@ each has a variable: ONLYONE_NO_WAIT=true, ONLYONE_WAIT=5m.
 // commandHelp is a command's help as a template of the library, without anything to fill in.
 func commandHelp(c *cli.Command) string {
 	var b strings.Builder
-	if c.Name == "run" {
+	switch {
+	case c.Name == "run":
 		b.WriteString(runHelp)
-	} else {
+	case c.Description != "":
+		b.WriteString(c.Description)
+	default:
 		fmt.Fprintf(&b, "onlyone %s [flags]: %s\n\n", c.Name, c.Usage)
 	}
 	category := ""

@@ -55,10 +55,7 @@ func (t *Term) Env() []string {
 // to Raft. nil proves that the session held the key at an instant after the call began;
 // a *LostError that it doesn't any more; everything else is silence.
 func (t *Term) Check(ctx context.Context) error {
-	r, err := txn(ctx, t.c.api, api.TxnOps{{KV: &api.KVTxnOp{Verb: api.KVCheckSession, Key: t.Key(), Session: t.session}}})
-	if err == nil && (len(r.Results) != 1 || r.Results[0].KV == nil || r.Results[0].KV.Key != t.Key() || r.Results[0].KV.Session != t.session) {
-		return errNotConsul // a 200 of something else in the way proves nothing
-	}
+	_, err := checkSession(ctx, t.c.api, t.Key(), t.session)
 	no, ok := errors.AsType[*refused](err)
 	if !ok {
 		return cause(err)
@@ -80,6 +77,19 @@ func (t *Term) Check(ctx context.Context) error {
 		return &LostError{"the lock was unlocked by somebody else", true}
 	}
 	return &LostError{"the lock is held by another session", true}
+}
+
+// checkSession is the transaction of an ownership check. If the session doesn't hold the key
+// the error is a *refused.
+func checkSession(ctx context.Context, client *api.Client, key, session string) (*api.KVPair, error) {
+	r, err := txn(ctx, client, api.TxnOps{{KV: &api.KVTxnOp{Verb: api.KVCheckSession, Key: key, Session: session}}})
+	if err != nil {
+		return nil, err
+	}
+	if len(r.Results) != 1 || r.Results[0].KV == nil || r.Results[0].KV.Key != key || r.Results[0].KV.Session != session {
+		return nil, errNotConsul // a 200 of something else in the way proves nothing
+	}
+	return r.Results[0].KV, nil
 }
 
 // Renew keeps the session alive. A *LostError says that the session is gone or isn't what
