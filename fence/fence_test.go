@@ -277,13 +277,19 @@ func TestDeletedLockFile(t *testing.T) {
 	if err := os.Remove(path + ".lock"); err != nil {
 		t.Fatal(err)
 	}
-	h.Close()
-	if h = <-entered; h == nil {
-		return
+	second, err := takeLock(now(), path)
+	if err != nil {
+		t.Fatal(err)
 	}
-	defer h.Close()
-	if _, err := Enter(now(), path, Record{Token: 7}); !is[*BusyError](err) {
-		t.Errorf("%v, want a BusyError", err)
+	h.Close()
+	for end := time.Now().Add(30 * time.Second); !waiting(t, path+".lock"); {
+		if time.Now().After(end) {
+			t.Fatal("nobody waits for the new lock")
+		}
+	}
+	second.Close()
+	if h = <-entered; h != nil {
+		h.Close()
 	}
 }
 

@@ -132,7 +132,7 @@ func TestLeftBehind(t *testing.T) {
 		t.Fatalf("%v, want exit status 7", err)
 	}
 	if _, err := Enter(now(), path, Record{Token: 6}); !is[*BusyError](err) {
-		t.Errorf("%v, want a BusyError", err)
+		t.Fatalf("%v, want a BusyError", err)
 	}
 	w.Close()
 	h, err := Enter(context.Background(), path, Record{Token: 6})
