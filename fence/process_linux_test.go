@@ -142,6 +142,62 @@ func TestLeftBehind(t *testing.T) {
 	h.Close()
 }
 
+// A folder that we may not write to, and a read-only file system: what was recorded can be
+// read, nothing can be recorded.
+func TestNotWritable(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can become another user, and mount")
+	}
+	dir := t.TempDir()
+	path := filepath.Join(dir, "folder", "state")
+	if err := os.Mkdir(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	enter(t, path, 5)
+	const nobody = 65534
+	inside := func(token, script string) string {
+		// In a mount namespace of its own, so that nothing has to be unmounted.
+		cmd := exec.Command("unshare", "-m", "--propagation", "private", "sh", "-c", script+`; exec /proc/self/fd/3 enter "$1" "$2" /bin/true`, "sh", path, token)
+		self, err := os.Open("/proc/self/exe")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer self.Close()
+		cmd.ExtraFiles = []*os.File{self}
+		out, err := cmd.CombinedOutput()
+		return fmt.Sprintf("%v: %s", err, out)
+	}
+	const readOnly = `mount --bind "${1%/*}" "${1%/*}" && mount -o remount,ro,bind "${1%/*}" || exit 99`
+	switch got := inside("6", readOnly); {
+	case strings.HasPrefix(got, "exit status 99"):
+		t.Skipf("cannot mount here: %s", got)
+	case !strings.HasPrefix(got, "exit status 70") || !strings.Contains(got, "read-only file system") || !strings.Contains(got, path):
+		t.Errorf("read-only: %s", got)
+	}
+	if got := inside("4", readOnly); !strings.HasPrefix(got, "exit status 79") {
+		t.Errorf("read-only, old token: %s", got)
+	}
+	for d := dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) {
+		if err := os.Chmod(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	self, err := os.Open("/proc/self/exe") // its folder may be closed to others
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer self.Close()
+	cmd := exec.Command("/proc/self/fd/3", "enter", path, "6", "/bin/true")
+	cmd.ExtraFiles = []*os.File{self}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "permission denied") || !strings.Contains(string(out), path) {
+		t.Errorf("as another user: %v: %s", err, out)
+	}
+	if got := recorded(t, path); got != 5 {
+		t.Errorf("recorded %d, want 5", got)
+	}
+}
+
 // TestFifty: 50 processes at once with tokens in random order, each killed at a random
 // moment or left to end. The file never goes back, is never empty or half written, and no
 // command begins, or works, with a lower token after one with a higher has begun.
