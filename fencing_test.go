@@ -194,6 +194,41 @@ func fencingSQL(t *testing.T) {
 	if got := sql("SELECT body FROM report; SELECT name, token > 1 FROM fence"); got != "newer, and more, and more\nreport|t\n" {
 		t.Errorf("the rows are %q", got)
 	}
+
+	// Old and new don't interleave: while a transaction of the old holder is open, the new one's waits.
+	open := exec.Command("psql", "-qAt", "-v", "ON_ERROR_STOP=1")
+	open.Env, open.SysProcAttr = r.env, &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	in, err := open.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := open.Start(); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintln(in, "BEGIN; SELECT enter_fence('report', token) FROM fence; UPDATE report SET body = 'by the old one';")
+	entered := func() string { return sql("SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction'") }
+	if !soon(patience, func() bool { return entered() == "1\n" }) {
+		t.Error("the old one's transaction isn't open")
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		r.inRun(0, r.block("enter-write"))
+	}()
+	if !soon(patience, func() bool {
+		return sql("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'") == "1\n"
+	}) {
+		t.Error("the new one doesn't wait")
+	}
+	fmt.Fprintln(in, "COMMIT;")
+	in.Close()
+	if err := open.Wait(); err != nil {
+		t.Error(err)
+	}
+	<-done
+	if got := sql("SELECT body FROM report"); got != "by the old one, and more\n" {
+		t.Errorf("the row is %q", got)
+	}
 }
 
 // startPostgres starts a server of its own and returns the variables by which psql finds it.
@@ -201,7 +236,8 @@ func startPostgres(t *testing.T) []string {
 	programs := map[string]string{}
 	for _, name := range []string{"initdb", "postgres", "psql"} {
 		path, err := exec.LookPath(name)
-		if found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/" + name); err != nil && len(found) > 0 {
+		// Debian has the server's programs elsewhere.
+		if found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/" + name); err != nil && name != "psql" && len(found) > 0 {
 			path, err = found[len(found)-1], nil
 		}
 		if err != nil {
