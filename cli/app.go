@@ -87,7 +87,7 @@ func (in *invocation) build() *cli.App {
 		Name:    "onlyone",
 		Usage:   "run a command on exactly one host of many",
 		Version: in.app.version,
-		Commands: []*cli.Command{in.runCommand(), in.statusCommand(), in.lsCommand(), in.historyCommand(), in.checkCommand(),
+		Commands: []*cli.Command{in.runCommand(), in.verifyCommand(), in.fenceCommand(), in.statusCommand(), in.lsCommand(), in.historyCommand(), in.checkCommand(),
 			in.stepDownCommand(), in.pauseCommand(), in.resumeCommand(), in.unlockCommand(), in.resizeCommand(),
 			in.drainCommand(), in.undrainCommand(), in.doctorCommand(), in.versionCommand(), in.completionCommand(), in.completeCommand()},
 		Flags: []cli.Flag{

@@ -503,6 +503,8 @@ func TestHelp(t *testing.T) {
 	}
 	fits("onlyone --help", appHelp, 40)
 	fits("onlyone run --help", help, 48)
+	fits("onlyone fence --help", onlyone(t, "fence", "--help").stdout, 24)
+	fits("onlyone verify --help", onlyone(t, "verify", "--help").stdout, 30)
 	in := &invocation{app: New("", nil)}
 	for _, f := range in.build().Command("run").Flags {
 		for _, name := range f.Names() {

@@ -72,6 +72,29 @@ func (f ConsulFlags) client() consulsession.ClientConfig {
 	}
 }
 
+// environment is what the flags say as consul's own variables, for a command that asks the
+// same Consul (onlyone verify, consul kv).
+func (f ConsulFlags) environment() (env []string) {
+	set := func(name, value string) {
+		if value != "" {
+			env = append(env, name+"="+value)
+		}
+	}
+	if len(f.Addresses) > 0 {
+		set("CONSUL_HTTP_ADDR", f.Addresses[0])
+	}
+	set("CONSUL_HTTP_TOKEN", f.Token)
+	set("CONSUL_HTTP_TOKEN_FILE", f.TokenFile)
+	set("CONSUL_CACERT", f.CAFile)
+	set("CONSUL_CAPATH", f.CAPath)
+	set("CONSUL_CLIENT_CERT", f.ClientCert)
+	set("CONSUL_CLIENT_KEY", f.ClientKey)
+	set("CONSUL_TLS_SERVER_NAME", f.ServerName)
+	set("CONSUL_NAMESPACE", f.Namespace)
+	set("CONSUL_PARTITION", f.Partition)
+	return env
+}
+
 // consulProblem makes the error, and so the exit code, of a request that Consul didn't
 // answer (69) or refused (77); any other error is 70.
 func consulProblem(err error) *exitError {

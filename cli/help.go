@@ -18,6 +18,8 @@ can prove that it holds the lock in Consul.
 
 Commands:
   run [flags] [NAME] -- CMD [ARG...]   run CMD while holding the lock NAME
+  verify                               inside CMD: is the lock still ours?
+  fence --state FILE -- CMD [ARG...]   run CMD if FILE has seen no newer token
   status [NAME...], ls [PREFIX]        who has it, since when, who waits
   history NAME                         the last runs
   check NAME --max-age DUR             did it succeed in time? (for monitoring)

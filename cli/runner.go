@@ -212,9 +212,10 @@ func (r *runner) schedule(host string, now supervisor.Instant) (per period.Perio
 	return per, period.Splay(host, cmp.Or(per.ID, strconv.Itoa(os.Getpid())), r.o.Splay), startBy
 }
 
-// environment is the command's, before the variables of its term.
+// environment is the command's, before the variables of its term: it asks the same Consul as
+// onlyone does.
 func (r *runner) environment() []string {
-	env := systemd.WithoutNotify(os.Environ())
+	env := supervisor.WithEnv(systemd.WithoutNotify(os.Environ()), r.o.Consul.environment())
 	if !r.o.DropToken {
 		return env
 	}

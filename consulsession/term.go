@@ -79,19 +79,12 @@ type Orders struct {
 // what operators ask of the holder.
 func (t *Term) Check(ctx context.Context) (Orders, error) {
 	stepDown, paused := t.c.lockDir(t.copy)+".step-down", t.c.dir()+".paused"
-	r, err := txn(ctx, t.c.api, api.TxnOps{
-		{KV: &api.KVTxnOp{Verb: api.KVCheckSession, Key: t.Key(), Session: t.session}},
-		{KV: &api.KVTxnOp{Verb: api.KVGetTree, Key: stepDown}},
-		{KV: &api.KVTxnOp{Verb: api.KVGetTree, Key: paused}},
-	})
-	if err == nil && (len(r.Results) == 0 || r.Results[0].KV == nil || r.Results[0].KV.Key != t.Key() || r.Results[0].KV.Session != t.session) {
-		return Orders{}, errNotConsul // a 200 of something else in the way proves nothing
-	}
+	_, also, err := checkSession(ctx, t.c.api, t.Key(), t.session, stepDown, paused)
 	if err != nil {
 		return Orders{}, t.unproven(ctx, err)
 	}
 	var o Orders
-	for _, res := range r.Results[1:] {
+	for _, res := range also {
 		switch kv := res.KV; {
 		case kv == nil:
 		case kv.Key == stepDown:
@@ -130,6 +123,23 @@ func (t *Term) unproven(ctx context.Context, err error) error {
 		return &LostError{"the lock was unlocked by somebody else", true}
 	}
 	return &LostError{"the lock is held by another session", true}
+}
+
+// checkSession is the transaction of an ownership check. If the session doesn't hold the key
+// the error is a *refused. What is below the other keys comes with it.
+func checkSession(ctx context.Context, client *api.Client, key, session string, others ...string) (*api.KVPair, api.TxnResults, error) {
+	ops := api.TxnOps{{KV: &api.KVTxnOp{Verb: api.KVCheckSession, Key: key, Session: session}}}
+	for _, k := range others {
+		ops = append(ops, &api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVGetTree, Key: k}})
+	}
+	r, err := txn(ctx, client, ops)
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(r.Results) == 0 || r.Results[0].KV == nil || r.Results[0].KV.Key != key || r.Results[0].KV.Session != session {
+		return nil, nil, errNotConsul // a 200 of something else in the way proves nothing
+	}
+	return r.Results[0].KV, r.Results[1:], nil
 }
 
 // Renew keeps the session alive. A *LostError says that the session is gone or isn't what

@@ -173,7 +173,7 @@ func (h *holding) sideHook(name string, c Command, env ...string) {
 
 // hook runs a hook under the lease.
 func (h *holding) hook(name string, c Command, env ...string) error {
-	c.Env = withEnv(c.Env, append(env, "ONLYONE_HOOK="+name))
+	c.Env = WithEnv(c.Env, append(env, "ONLYONE_HOOK="+name))
 	return hookError(h.run(c, false, "running the "+name+" command", h.Hooks.Timeout), h.Hooks.Timeout)
 }
 
@@ -234,7 +234,7 @@ func (h *holding) run(c Command, main bool, what string, limit time.Duration) Ou
 	}
 	h.incarnation = incarnation{main: main, what: what, used: true, alive: true, giveUpAt: h.endAt,
 		enforced: make(chan bool, 1), abandon: make(chan struct{})}
-	c.Env = withEnv(c.Env, h.term.Env())
+	c.Env = WithEnv(c.Env, h.term.Env())
 	h.guard.Start(c)
 	over, stop := after(limit, limit > 0)
 	defer stop()
@@ -340,7 +340,7 @@ func (s *supervisor) afterLoss(t Term, cause error) {
 	if c.Path == "" {
 		return
 	}
-	c.Env = withEnv(c.Env, append(t.Env(), "ONLYONE_HOOK=loss", "ONLYONE_LOST="+cause.Error()))
+	c.Env = WithEnv(c.Env, append(t.Env(), "ONLYONE_HOOK=loss", "ONLYONE_LOST="+cause.Error()))
 	if err := s.unleased(c, s.Hooks.Timeout); err != nil {
 		s.Log.Warn().Err(err).Msg("the on-loss command failed")
 	}

@@ -533,9 +533,9 @@ func (s *supervisor) hold(t Term) Outcome {
 	return out
 }
 
-// withEnv is env with the variables of set in the place of its own: with two of a name
+// WithEnv is env with the variables of set in the place of its own: with two of a name
 // (onlyone inside onlyone), programs differ in which one they see.
-func withEnv(env, set []string) []string {
+func WithEnv(env, set []string) []string {
 	name := func(kv string) string { n, _, _ := strings.Cut(kv, "="); return n }
 	ours := map[string]bool{}
 	for _, kv := range set {
