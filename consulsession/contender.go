@@ -342,9 +342,9 @@ type refused struct{ what string }
 
 func (e *refused) Error() string { return e.what }
 
-func (c *Contender) record(state, session string) []byte {
+func (c *Contender) record(state, session string, unfenced ...Unclean) []byte {
 	return encode(Record{Schema: Schema, State: state, Host: c.Host, Pid: c.Pid, Session: session,
-		Since: stamp(c.Wall().Truncate(time.Millisecond)), Command: c.Command})
+		Since: stamp(c.Wall().Truncate(time.Millisecond)), Command: c.Command, Unfenced: unfenced})
 }
 
 // enqueue joins the queue, with retries.

@@ -29,6 +29,7 @@ type holding struct {
 	told           bool    // a stop signal came to this process itself: toldBy
 	toldBy         syscall.Signal
 	asked          bool  // one came to the guard
+	undead         bool  // something of a hook or the command cannot be killed: nothing is released
 	order          Order // what an operator asked for first
 
 	ctx      context.Context

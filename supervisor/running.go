@@ -30,11 +30,8 @@ type incarnation struct {
 func (h *holding) work() Outcome {
 	h.watch()
 	h.heed()
-	if env := h.term.Unclean(); env != nil && h.Hooks.Fence.Path != "" && !h.ending() {
-		h.Log.Info().Msg("the last holder did not release: fencing it")
-		if err := h.hook("fence", h.Hooks.Fence, env...); err != nil && !h.ending() {
-			return Outcome{Kind: NotFenced, Err: err}
-		}
+	if err := h.fence(); err != nil {
+		return Outcome{Kind: NotFenced, Err: err}
 	}
 	if !h.ending() {
 		h.sideHook("acquire", h.Hooks.OnAcquire)
@@ -45,8 +42,28 @@ func (h *holding) work() Outcome {
 			h.rest("keeping the lock", h.MinHold-held)
 		}
 		h.sideHook("release", h.Hooks.OnRelease, fmt.Sprintf("ONLYONE_EXIT=%d", h.result(out).Exit))
+		if h.undead { // the hook
+			return h.unstarted()
+		}
 	}
 	return out
+}
+
+// fence runs the fence command for each holder that did not release.
+func (h *holding) fence() error {
+	if h.Hooks.Fence.Path == "" {
+		return nil
+	}
+	for _, env := range h.term.Unclean() {
+		if h.ending() {
+			return nil // command will say why
+		}
+		h.Log.Info().Msg("a holder before did not release: fencing it")
+		if err := h.hook("fence", h.Hooks.Fence, env...); err != nil && !h.ending() {
+			return err
+		}
+	}
+	return nil
 }
 
 // command runs the command, again and again where that is asked for.
@@ -149,6 +166,8 @@ func (h *holding) handOver(out Outcome) Outcome {
 // unstarted is why the command isn't started (again).
 func (h *holding) unstarted() Outcome {
 	switch {
+	case h.undead:
+		return Outcome{Kind: LostAlive, Err: h.cause}
 	case h.dead:
 		return Outcome{Kind: Lost, Err: h.cause, LateBy: h.lateBy}
 	case h.guardDied:
@@ -241,6 +260,7 @@ func (h *holding) run(c Command, main bool, what string, limit time.Duration) Ou
 	defer func() { h.alive = false }()
 	for {
 		if out, ended := h.deadlines(h.Clock.Now()); ended {
+			h.undead = out.Kind == LostAlive
 			return out
 		}
 		if h.turn(over) {
@@ -318,6 +338,8 @@ func (h *holding) result(o Outcome) RunResult {
 		}
 	case Lost:
 		r.Outcome = "lost"
+	case NotFenced:
+		r.Outcome = "unfenced"
 	case NotStarted:
 		r.Started, r.Outcome = time.Time{}, "failed"
 	default:

@@ -38,9 +38,9 @@ type Term interface {
 	Renew(ctx context.Context) error
 	// Watch calls changed when a check may have something new to say, until ctx ends.
 	Watch(ctx context.Context, changed func())
-	// Unclean is the environment that tells a fence command of the last holder, if that
-	// one didn't release the lock; else nil.
-	Unclean() []string
+	// Unclean is the environment that tells a fence command of a holder that didn't release
+	// the lock, one for each, the oldest first.
+	Unclean() [][]string
 	// Release gives the lock back and ends the session; the tree must be gone.
 	Release(ctx context.Context, r RunResult) error
 }
@@ -81,7 +81,7 @@ type lost interface {
 type RunResult struct {
 	Started, Ended time.Time
 	Exit           int    // as a shell shows it: 128 + n for signal n; -1 if it never ran
-	Outcome        string // "exited", "signaled", "stopped", "timeout", "lost", "failed"
+	Outcome        string // "exited", "signaled", "stopped", "timeout", "lost", "failed", "unfenced"
 	Restarts       int
 }
 
