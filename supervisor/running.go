@@ -75,7 +75,7 @@ func (h *holding) command() Outcome {
 		select { // a stop that came while the lock was acquired
 		case sig := <-h.Signals:
 			if endsContender(sig.Signal) {
-				h.told, h.toldBy = true, sig.Signal
+				h.told, h.toldBy, h.stopped = true, sig.Signal, true
 			}
 		default:
 		}
@@ -396,6 +396,7 @@ func (s *supervisor) unleased(c Command, limit time.Duration) error {
 			}
 		case sig := <-s.Signals:
 			if endsContender(sig.Signal) {
+				s.stopped = true
 				s.guard.Kill()
 			}
 		case <-over:
