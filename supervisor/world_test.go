@@ -116,8 +116,11 @@ func (w *world) onEvent(e consulmodel.Event) {
 type simChild struct {
 	host           *simHost
 	token, session string
+	key            string // of the lock
+	hook           string // which hook it is; empty: the command itself
 	started, ended Instant
-	terms          int // SIGTERMs
+	status         syscall.WaitStatus // when it is gone
+	terms          int                // SIGTERMs
 	gone           bool
 	frozenUntil    Instant // its whole machine was suspended; it runs no code before
 }
@@ -182,12 +185,26 @@ type simHost struct {
 	impaired  bool
 	stopped   bool // contend no more
 	life      childLife
-	outcomes  []Outcome
+	hooks     map[string]childLife // of its hooks, by name
+	skew      time.Duration        // of its wall clock
+	outcomes  []simOutcome
+	once      bool // one onlyone, no other after it
+
+	// What this host's onlyone is told beyond the defaults; nil: nothing.
+	tweak   func(*Config)
+	session func(*consulsession.Config)
+}
+
+// simOutcome is how and when a run ended.
+type simOutcome struct {
+	Outcome
+	at Instant
 }
 
 // childLife is how children of a host behave.
 type childLife struct {
 	runs    time.Duration // until they exit by themselves; 0: never
+	exit    int           // with this
 	dawdle  time.Duration // from SIGTERM to their exit
 	deaf    bool          // to SIGTERM
 	killLag time.Duration // from SIGKILL to gone
@@ -280,9 +297,13 @@ func (t simTerm) Release(ctx context.Context, r RunResult) error {
 	return t.Term.Release(ctx, consulsession.Ended(r))
 }
 
-// Watch, with the rule about watches broken, says "changed" whenever a watch comes back
-// and shows the lock as ours, as a program that believes watches would.
-func (t simTerm) Unclean() []string { return nil }
+func (t simTerm) Unclean() []string {
+	u := t.Term.Unclean()
+	if u == nil {
+		return nil
+	}
+	return []string{"ONLYONE_OLD_HOST=" + u.Host, "ONLYONE_OLD_SESSION=" + u.Session, fmt.Sprintf("ONLYONE_OLD_TOKEN=%d", u.Token)}
+}
 
 // fromChange is what cli's adapter does.
 func fromChange(c consulsession.Change) Change {
@@ -296,6 +317,8 @@ func fromChange(c consulsession.Change) Change {
 	return out
 }
 
+// Watch, with the rule about watches broken, says "changed" whenever a watch comes back
+// and shows the lock as ours, as a program that believes watches would.
 func (t simTerm) Watch(ctx context.Context, changed func(Change)) {
 	if !t.h.w.broken.trustWatch {
 		t.Term.Watch(ctx, func(c consulsession.Change) { changed(fromChange(c)) })
@@ -330,24 +353,35 @@ func (h *simHost) runOnce() Outcome {
 		lease = time.Millisecond
 	}
 	clock := h.clock()
-	c, err := consulsession.NewContender(consulsession.Config{
+	session := consulsession.Config{
 		Client: consulsession.ClientConfig{Transport: keeperNet{h, &h.keeper}},
 		Prefix: "onlyone", Name: simName, Lease: lease, TTL: w.dials.TTL, Poll: w.dials.Poll,
-		Host: h.name, Pid: 1, Now: clock.Now, Jitter: h.jitter, Log: zerolog.Nop(),
-	})
+		Host: h.name, Pid: 1, Now: clock.Now, Wall: h.wall, Jitter: h.jitter, Log: zerolog.Nop(),
+	}
+	if h.session != nil {
+		h.session(&session)
+	}
+	c, err := consulsession.NewContender(session)
 	if err != nil {
 		panic(err)
 	}
 	h.mu.Lock()
 	h.guard = nil
 	h.mu.Unlock()
-	return Run(context.Background(), Config{
+	config := Config{
 		Dials: w.dials, Command: Command{Path: "/bin/job", Args: []string{"job"}},
-		StopSignal: syscall.SIGTERM, StopTimeout: 30 * time.Second, Wait: -1,
+		StopSignal: syscall.SIGTERM, StopTimeout: 30 * time.Second, Wait: -1, NoWait: session.NoWait,
 		Clock: clock, Lock: simLock{c, h}, StartGuard: func() (Guard, error) { return h.startGuard() },
 		Signals: h.signals, Jitter: h.jitter, Log: zerolog.Nop(), broken: w.broken,
-	})
+	}
+	if h.tweak != nil {
+		h.tweak(&config)
+	}
+	return Run(context.Background(), config)
 }
+
+// wall is the host's wall clock: as wrong as it is set.
+func (h *simHost) wall() time.Time { return time.Now().Add(h.skew) }
 
 // loop runs onlyone again and again until the host is stopped.
 func (h *simHost) loop() {
@@ -362,13 +396,17 @@ func (h *simHost) loop() {
 		h.w.log("%s: ended %d %v", h.name, out.Kind, out.Err)
 		h.mu.Lock()
 		if !h.dead {
-			h.outcomes = append(h.outcomes, out)
+			h.outcomes = append(h.outcomes, simOutcome{out, h.w.now()})
 		}
 		dead := h.dead
+		once := h.once
 		h.dead = false
 		h.mu.Unlock()
 		if dead {
 			h.w.log("%s: a new onlyone", h.name)
+		}
+		if once && !dead {
+			return
 		}
 		time.Sleep(100*time.Millisecond + h.jitter(time.Second))
 	}
@@ -576,6 +614,7 @@ func (g *simGuard) Enforce(giveUp <-chan struct{}) bool {
 // simTree is one child, and what it does about signals.
 type simTree struct {
 	h      *simHost
+	life   childLife
 	poke   chan struct{}
 	child  *simChild
 	status *syscall.WaitStatus
@@ -595,18 +634,35 @@ func (t *simTree) Start(c Command) (int, error) {
 	w := t.h.w
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	t.child = &simChild{host: t.h, token: env(c, "FENCE_TOKEN"), session: env(c, "ONLYONE_SESSION"), started: w.now()}
-	w.logLocked("%s: child starts, token %s", t.h.name, t.child.token)
-	for _, other := range w.children {
-		if !w.tokenOnly && other.runs() {
-			w.violate("child of %s (token %s) starts while that of %s (token %s) is alive", t.h.name, t.child.token, other.host.name, other.token)
-		}
+	child := &simChild{host: t.h, token: env(c, "FENCE_TOKEN"), session: env(c, "ONLYONE_SESSION"), key: env(c, "ONLYONE_KEY"), hook: env(c, "ONLYONE_HOOK"), started: w.now()}
+	t.child, t.life = child, t.h.life
+	if child.hook != "" {
+		t.life = t.h.hooks[child.hook]
 	}
+	w.logLocked("%s: %s starts, token %s", t.h.name, child, child.token)
+	w.checkStart(child)
 	w.children = append(w.children, t.child)
-	if t.h.life.runs > 0 {
-		t.after(t.h.life.runs, 0)
+	if t.life.runs > 0 {
+		t.after(t.life.runs, syscall.WaitStatus(t.life.exit<<8))
 	}
 	return 1, nil
+}
+
+// String is what it is, for the trace.
+func (c *simChild) String() string {
+	if c.hook != "" {
+		return "the " + c.hook + " hook"
+	}
+	return "child"
+}
+
+// checkStart: nothing else may be alive under the same lock. What a loss is told to needs none.
+func (w *world) checkStart(c *simChild) {
+	for _, other := range w.children {
+		if !w.tokenOnly && other.runs() && other.key == c.key && other.hook != "loss" && c.hook != "loss" {
+			w.violate("%s of %s (token %s) starts while %s of %s (token %s) is alive", c, c.host.name, c.token, other, other.host.name, other.token)
+		}
+	}
 }
 
 // after ends the child in d with status.
@@ -619,8 +675,8 @@ func (t *simTree) after(d time.Duration, status syscall.WaitStatus) {
 		if c.gone {
 			return
 		}
-		c.gone, c.ended, t.status = true, w.now(), &status
-		w.logLocked("%s: child with token %s ends (%#x)", t.h.name, c.token, status)
+		c.gone, c.ended, c.status, t.status = true, w.now(), status, &status
+		w.logLocked("%s: %s with token %s ends (%#x)", t.h.name, c, c.token, status)
 		select {
 		case t.poke <- struct{}{}:
 		default:
@@ -632,8 +688,8 @@ func (t *simTree) Signal(s syscall.Signal) {
 	if s == syscall.SIGTERM {
 		t.child.terms++
 	}
-	if s == syscall.SIGTERM && !t.h.life.deaf {
-		t.after(t.h.life.dawdle, syscall.WaitStatus(syscall.SIGTERM))
+	if s == syscall.SIGTERM && !t.life.deaf {
+		t.after(t.life.dawdle, syscall.WaitStatus(syscall.SIGTERM))
 	}
 }
 
@@ -646,7 +702,7 @@ func (t *simTree) Kill() {
 	t.killed = t.killed || first
 	t.h.w.mu.Unlock()
 	if first {
-		t.after(t.h.life.killLag, syscall.WaitStatus(syscall.SIGKILL))
+		t.after(t.life.killLag, syscall.WaitStatus(syscall.SIGKILL))
 	}
 }
 
