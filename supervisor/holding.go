@@ -102,7 +102,7 @@ func (h *holding) arm() error {
 		if err != nil {
 			sent = h.term.Sent()
 			if sig, stopped := h.idle(h.Dials.Poll/40 + h.Jitter(h.Dials.Poll/8)); stopped {
-				h.told, h.toldBy = true, sig.Signal
+				h.told, h.toldBy, h.stopped = true, sig.Signal, true
 				return nil // work starts nothing
 			}
 		}

@@ -58,7 +58,7 @@ func (h *holding) command() Outcome {
 		select { // a stop that came while the lock was acquired
 		case sig := <-h.Signals:
 			if endsContender(sig.Signal) {
-				h.told, h.toldBy = true, sig.Signal
+				h.told, h.toldBy, h.stopped = true, sig.Signal, true
 			}
 		default:
 		}
@@ -370,6 +370,7 @@ func (s *supervisor) unleased(c Command, limit time.Duration) error {
 			}
 		case sig := <-s.Signals:
 			if endsContender(sig.Signal) {
+				s.stopped = true
 				s.guard.Kill()
 			}
 		case <-over:

@@ -283,6 +283,8 @@ func Run(ctx context.Context, c Config) Outcome {
 		}
 		out := s.contend(ctx)
 		switch {
+		case s.stopped: // also by a signal that came in the last moment
+			return out
 		case out.Kind == HandedOver && !s.NoWait:
 			pause = 0
 			if out.Order.Kind == StepDown {
@@ -390,6 +392,8 @@ func (s *supervisor) contend(ctx context.Context) Outcome {
 				switch {
 				case stop.Signal != 0:
 					return Outcome{Kind: Interrupted, Signal: stop.Signal}
+				case errors.Is(end, ErrDrained) && s.stopped:
+					return Outcome{Kind: Interrupted, Signal: s.StopSignal}
 				case errors.Is(end, ErrDrained):
 					end, again = nil, true
 					continue
@@ -575,14 +579,13 @@ func (s *supervisor) release(t Term, r RunResult) {
 	wg.Go(func() {
 		// The first stop signal may be the one that has ended the command (a terminal sends
 		// it to both); one more means: don't wait for Consul.
-		stopped := s.stopped
 		for {
 			select {
 			case sig := <-s.Signals:
-				if stopped && endsContender(sig.Signal) {
+				if s.stopped && endsContender(sig.Signal) {
 					cancel()
 				}
-				stopped = stopped || endsContender(sig.Signal)
+				s.stopped = s.stopped || endsContender(sig.Signal)
 			case <-done:
 				return
 			}
