@@ -45,6 +45,7 @@ type holding struct {
 
 	begun    time.Time // when the first command of the term was started, by the wall clock
 	ended    time.Time // when the last one ended
+	cut      bool      // it was told to, or it would have been started again
 	restarts int
 }
 
@@ -235,10 +236,11 @@ func (o Order) String() string {
 	return what
 }
 
+// stopRequested reports whether somebody has asked for the command's end.
+func (h *holding) stopRequested() bool { return h.told || h.asked || h.order.Kind != 0 }
+
 // ending reports whether nothing more may be started in this term.
-func (h *holding) ending() bool {
-	return h.told || h.asked || h.dead || h.guardDied || h.order.Kind != 0
-}
+func (h *holding) ending() bool { return h.stopRequested() || h.dead || h.guardDied }
 
 // events is the guard's channel, or nil when it has died.
 func (h *holding) events() <-chan Event {

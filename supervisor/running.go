@@ -73,7 +73,7 @@ func (h *holding) command() Outcome {
 		cmd.Records = h.Restart.records()
 		h.Observer.State("running")
 		out := h.run(cmd, true, "running", h.MaxRuntime)
-		h.ended = time.Now()
+		h.ended, h.cut = time.Now(), h.stopRequested()
 		h.Observer.Ended(h.result(out))
 		if h.Clock.Now()-start >= steadyRun {
 			h.restarts, delay = 0, h.Restart.Delay
@@ -87,6 +87,7 @@ func (h *holding) command() Outcome {
 		h.Observer.State("restarting")
 		h.Log.Warn().Msgf("the command ended (%s): starting it again in %s", ending(out), wait.Round(100*time.Millisecond))
 		if !h.rest("restarting", wait) {
+			h.cut = true
 			end := h.unstarted()
 			end.Status = out.Status
 			return end
@@ -309,7 +310,7 @@ func (h *holding) result(o Outcome) RunResult {
 			r.Exit, r.Outcome = exitKilled, "timeout"
 		case o.TimedOut:
 			r.Exit, r.Outcome = exitTimedOut, "timeout"
-		case r.Exit != 0 && (h.told || h.asked || h.order.Kind != 0):
+		case r.Exit != 0 && h.cut:
 			r.Outcome = "stopped"
 		}
 	case Lost:
