@@ -36,14 +36,16 @@ func (h *holding) work() Outcome {
 			return Outcome{Kind: NotFenced, Err: err}
 		}
 	}
-	if !h.ending() {
+	entered := !h.ending()
+	if entered {
 		h.sideHook("acquire", h.Hooks.OnAcquire)
 	}
 	out := h.command()
-	if out.Kind == Ended || out.Kind == HandedOver {
-		if held := h.Clock.Now() - h.term.Sent(); h.MinHold > held && !h.ending() {
-			h.rest("keeping the lock", h.MinHold-held)
-		}
+	if held := h.Clock.Now() - h.term.Sent(); out.Kind == Ended && h.MinHold > held && !h.ending() {
+		h.rest("keeping the lock", h.MinHold-held)
+	}
+	// However the command fared: what the acquire hook has done is for this one to undo.
+	if entered && out.Kind != LostAlive {
 		h.sideHook("release", h.Hooks.OnRelease, fmt.Sprintf("ONLYONE_EXIT=%d", h.result(out).Exit))
 	}
 	return out
