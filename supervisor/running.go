@@ -84,7 +84,7 @@ func (h *holding) command() Outcome {
 			return h.handOver(out)
 		}
 		h.restarts++
-		wait := delay/2 + h.Jitter(delay)
+		wait := min(delay/2+h.Jitter(delay), longestDelay)
 		delay = min(2*delay, longestDelay)
 		h.Observer.State("restarting")
 		h.Log.Warn().Msgf("the command ended (%s): starting it again in %s", ending(out), wait.Round(100*time.Millisecond))
