@@ -422,7 +422,9 @@ func (s *supervisor) contend(ctx context.Context) Outcome {
 			switch {
 			case because == nil:
 			case a != nil:
-				end = because
+				if end == nil || errors.Is(end, ErrDrained) { // of what ends for good the first counts
+					end = because
+				}
 				a.cancel(because)
 			case stop.Signal != 0:
 				return Outcome{Kind: Interrupted, Signal: stop.Signal}
