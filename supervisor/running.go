@@ -123,7 +123,10 @@ func (h *holding) again(out Outcome) bool {
 		}
 		return false
 	}
-	return true
+	if h.drained.On { // it was let finish; a restart would be something new
+		h.obey(Order{DrainHost, h.drained.Why})
+	}
+	return !h.ending()
 }
 
 // ending says how a command ended, for people.
