@@ -22,6 +22,7 @@ type attempt struct {
 	session string
 	copy    int
 	before  *api.KVPair // the record of the period as it was before
+	lock    *api.KVPair // and the lock
 	unknown bool        // there was no answer
 }
 
@@ -49,7 +50,7 @@ func (c *Contender) tryLock(ctx context.Context, session string, v view, s slot,
 	rctx, done := context.WithTimeout(ctx, c.Poll)
 	defer done()
 	if !s.heldBy(session) {
-		c.tried = attempt{session, s.copy, s.period, true}
+		c.tried = attempt{session, s.copy, s.period, s.lock, true}
 	}
 	sent := c.Now()
 	r, err := c.txn(rctx, ops)
@@ -90,15 +91,17 @@ func (c *Contender) tryLock(ctx context.Context, session string, v view, s slot,
 		before, _ := c.periodOf(s)
 		t.period, t.before = c.begin(before, session), c.tried.before
 	}
+	var holder *api.KVPair
 	for _, res := range r.Results[1:] {
 		switch kv := res.KV; {
 		case kv == nil || len(kv.Value) == 0: // what was written comes back without its value
 		case kv.Key == c.lockDir(s.copy)+".runs":
 			t.runs = kv.Value
 		case kv.Key == c.lockDir(s.copy)+".holder":
-			t.unclean = c.uncleanEnd(s, kv)
+			holder = kv
 		}
 	}
+	t.unclean = uncleanEnd(c.tried.lock, holder)
 	return t, nil
 }
 
@@ -156,7 +159,7 @@ func (c *Contender) acquireOps(session string, v view, s slot) (api.TxnOps, erro
 // takeBack undoes an acquire that may have been carried out, or may be later: unlocked, it
 // arms no lock-delay, and the period is as it was.
 func (c *Contender) takeBack(session string) api.TxnOps {
-	ops := c.unlockOps(session, c.tried.copy)
+	ops := c.unlockOps(session, c.tried.copy, uncleanEnd(c.tried.lock, nil))
 	if c.Period.ID != "" {
 		ops = append(ops, restore(c.lockDir(c.tried.copy)+".period", c.tried.before))
 	}
@@ -164,8 +167,15 @@ func (c *Contender) takeBack(session string) api.TxnOps {
 }
 
 // unlockOps unlocks the lock of a copy, in a transaction that fails if session doesn't hold it.
-func (c *Contender) unlockOps(session string, copy int) api.TxnOps {
+// If there was an unclean end before and nothing has been started since, it is still to be
+// fenced: the lock says so as it did.
+func (c *Contender) unlockOps(session string, copy int, unfenced *Unclean) api.TxnOps {
 	released := c.record("released", session)
+	if unfenced != nil {
+		r := unfenced.Record
+		r.Token = unfenced.Token
+		released = encode(r)
+	}
 	unlock := func(key string) *api.TxnOp {
 		return &api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVUnlock, Key: key, Value: released, Flags: api.LockFlagValue, Session: session}}
 	}
@@ -187,19 +197,25 @@ func restore(key string, kv *api.KVPair) *api.TxnOp {
 // Unclean says who held the lock last without having released it. Its work may still have an effect.
 type Unclean struct {
 	Record
-	Token uint64
+	Token uint64 // 0: not known
 }
 
-// uncleanEnd is the last holder, from its record (whose ModifyIndex is its token), if the lock
-// says that it was never released.
-func (c *Contender) uncleanEnd(s slot, holder *api.KVPair) *Unclean {
-	if s.lock == nil {
+// uncleanEnd is the last holder, if the lock, as it was before it was acquired, says that it was
+// never released. holder is the record whose ModifyIndex is its token, unless an acquire whose
+// answer was lost has overwritten it.
+func uncleanEnd(lock, holder *api.KVPair) *Unclean {
+	if lock == nil {
 		return nil
 	}
-	if r, ok := ParseRecord(s.lock.Value); !ok || r.State != "held" {
+	r, ok := ParseRecord(lock.Value)
+	if !ok || r.State != "held" {
 		return nil
 	}
-	u := &Unclean{Token: holder.ModifyIndex}
-	u.Record, _ = ParseRecord(holder.Value)
+	u := &Unclean{Record: r, Token: r.Token}
+	if holder != nil && u.Token == 0 {
+		if h, _ := ParseRecord(holder.Value); h.Session == r.Session {
+			u.Token = holder.ModifyIndex
+		}
+	}
 	return u
 }

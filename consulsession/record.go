@@ -18,6 +18,7 @@ type Record struct {
 	Session string `json:"session"`
 	Since   string `json:"since"` // RFC 3339, the writer's wall clock
 	Command string `json:"command,omitempty"`
+	Token   uint64 `json:"token,omitempty"` // only where a term that started nothing has put a record back
 }
 
 // ParseRecord reads a record; ok is false for what isn't one (the value of consul lock,

@@ -192,7 +192,11 @@ type Ended struct {
 // destroyed, so that no request which is still under way can lock again. The caller must
 // be sure that nothing of the command is left. The lock key is never deleted.
 func (t *Term) Release(ctx context.Context, e Ended) error {
-	ops := t.c.unlockOps(t.session, t.copy)
+	var unfenced *Unclean
+	if e.Started.IsZero() {
+		unfenced = t.unclean
+	}
+	ops := t.c.unlockOps(t.session, t.copy, unfenced)
 	ops = append(ops, t.c.recordOps(t.copy, t.token, t.runs, t.period, t.before, e)...)
 	return t.c.unlock(ctx, ops, t.session, t.queued)
 }
@@ -292,7 +296,7 @@ func ReleaseTerm(ctx context.Context, info []byte, e *Ended, network http.RoundT
 		return err
 	}
 	defer c.Close()
-	ops := c.unlockOps(i.Session, i.Copy)
+	ops := c.unlockOps(i.Session, i.Copy, nil)
 	if e != nil {
 		more, err := c.lateRecordOps(ctx, i, *e)
 		if err != nil {
