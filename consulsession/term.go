@@ -298,17 +298,30 @@ func ReleaseTerm(ctx context.Context, info []byte, e *Ended, network http.RoundT
 	defer c.Close()
 	ops := c.unlockOps(i.Session, i.Copy, nil)
 	if e != nil {
-		more, err := c.lateRecordOps(ctx, i, *e)
-		if err != nil {
-			c.Log.Debug().Err(cause(err)).Msg("cannot read the records")
-		}
-		ops = append(ops, more...)
+		ops = append(ops, c.lateRecordOps(ctx, i, *e)...)
 	}
 	return c.unlock(ctx, ops, i.Session, c.Copies == 0)
 }
 
-// lateRecordOps is recordOps for a term that another process began: what it knew is read.
-func (c *Contender) lateRecordOps(ctx context.Context, i releaseInfo, e Ended) (api.TxnOps, error) {
+// lateRecordOps is recordOps for a term that another process began: what it knew is read,
+// again and again while nobody answers. Released without it, a job that is done would be
+// begun anew.
+func (c *Contender) lateRecordOps(ctx context.Context, i releaseInfo, e Ended) api.TxnOps {
+	for {
+		ops, err := c.readRecordOps(ctx, i, e)
+		if err == nil {
+			return ops
+		}
+		c.Log.Debug().Err(cause(err)).Msg("cannot read the records")
+		_, isRefused := errors.AsType[*refused](err) // not ours any more
+		_, isBad := errors.AsType[*RecordError](err)
+		if isRefused || isBad || c.pause(ctx, c.Poll/20+c.Jitter(c.Poll/10)) != nil {
+			return nil
+		}
+	}
+}
+
+func (c *Contender) readRecordOps(ctx context.Context, i releaseInfo, e Ended) (api.TxnOps, error) {
 	dir := c.lockDir(i.Copy)
 	ctx, done := context.WithTimeout(ctx, c.Poll)
 	defer done()
