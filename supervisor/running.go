@@ -195,16 +195,15 @@ func hookError(out Outcome, limit time.Duration) error {
 // Nothing is alive meanwhile; if the keeper dies after that, the new guard releases, and
 // writes down how the command ended.
 func (h *holding) freshGuard() bool {
-	if !h.used {
-		return !h.dead && !h.guardDied
-	}
-	r := h.finished()
-	h.quitGuard()
-	h.used = false
-	err := h.startGuard()
-	if err == nil {
-		h.guard.ReleaseInfo(h.info, r)
-		err = h.armGuard(h.killAt)
+	var err error
+	if h.used {
+		r := h.finished()
+		h.quitGuard()
+		h.used = false
+		if err = h.startGuard(); err == nil {
+			h.guard.ReleaseInfo(h.info, r)
+			err = h.armGuard(h.killAt)
+		}
 	}
 	switch {
 	case h.Clock.Now() >= h.termAt:
@@ -321,7 +320,10 @@ func (h *holding) result(o Outcome) RunResult {
 	case Lost:
 		r.Outcome = "lost"
 	case NotStarted:
-		r.Started, r.Outcome = time.Time{}, "failed"
+		r.Outcome = "failed"
+		if h.restarts == 0 { // it has never run
+			r.Started = time.Time{}
+		}
 	default:
 		r.Outcome = "failed"
 	}

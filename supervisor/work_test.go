@@ -154,6 +154,10 @@ func TestRestingKeepsTheLease(t *testing.T) {
 			w.hosts[0].keeper.close()
 			time.AfterFunc(40*time.Second, w.hosts[0].keeper.open)
 		}, 49 * time.Second},
+		"keeper stopped as the rest ends": {func(w *world) {
+			time.AfterFunc(36*time.Second-1, w.hosts[0].keeper.close)
+			time.AfterFunc(76*time.Second, w.hosts[0].keeper.open)
+		}, 85 * time.Second},
 	} {
 		t.Run("lost: "+name, func(t *testing.T) {
 			w := sceneOf(t, 1, told(life, resting), func(w *world) {
@@ -186,6 +190,23 @@ func TestRestingKeepsTheLease(t *testing.T) {
 		w.hosts[0].outcome(t, 0, Failed, 9*time.Second)
 		w.lives(t, "h1 0s-5s", "h2 9s-10s")
 	})
+}
+
+// A restart that can't be executed doesn't undo that the command ran before.
+func TestRestartThatFails(t *testing.T) {
+	w := sceneOf(t, 1, told(childLife{runs: 5 * time.Second, exit: 1}, func(c *Config) {
+		c.Restart = Restart{Policy: RestartOnFailure, Delay: time.Second, Most: -1}
+	}), func(w *world) {
+		w.hosts[0].once = true
+		w.until(2 * time.Second)
+		w.hosts[0].mu.Lock()
+		w.hosts[0].missing = true
+		w.hosts[0].mu.Unlock()
+		w.until(10 * time.Second)
+	})
+	if o := w.hosts[0].outcome(t, 0, NotStarted, 6*time.Second); o.Result.Started.IsZero() || o.Result.Outcome != "failed" || o.Errno != syscall.ENOENT {
+		t.Errorf("%+v, want a failed run", o.Result)
+	}
 }
 
 // A stop signal ends whatever is done with the lock.

@@ -189,6 +189,7 @@ type simHost struct {
 	skew      time.Duration        // of its wall clock
 	outcomes  []simOutcome
 	once      bool // one onlyone, no other after it
+	missing   bool // the command can't be executed
 
 	// What this host's onlyone is told beyond the defaults; nil: nothing.
 	tweak   func(*Config)
@@ -632,6 +633,12 @@ func env(c Command, name string) string {
 
 func (t *simTree) Start(c Command) (int, error) {
 	w := t.h.w
+	t.h.mu.Lock()
+	missing := t.h.missing
+	t.h.mu.Unlock()
+	if missing {
+		return 0, syscall.ENOENT
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	child := &simChild{host: t.h, token: env(c, "FENCE_TOKEN"), session: env(c, "ONLYONE_SESSION"), key: env(c, "ONLYONE_KEY"), hook: env(c, "ONLYONE_HOOK"), started: w.now()}
