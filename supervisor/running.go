@@ -202,7 +202,11 @@ func (h *holding) freshGuard() bool {
 		h.used = false
 		if err = h.startGuard(); err == nil {
 			h.guard.ReleaseInfo(h.info, r)
-			err = h.armGuard(h.killAt)
+			kill := h.killAt
+			if h.broken.restartUnproven {
+				kill = h.Clock.Now() + h.Dials.RenewDeadline() + h.Dials.KillAfter
+			}
+			err = h.armGuard(kill)
 		}
 	}
 	switch {

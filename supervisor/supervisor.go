@@ -208,6 +208,7 @@ type brokenRules struct {
 	revive             bool // an answer after the lease's end counts, from now
 	releaseBeforeGone  bool // a stop releases at once
 	startOnLateAcquire bool // the lease of an acquire counts from its answer, however old
+	restartUnproven    bool // a restart counts as a proof
 }
 
 // Kind says how a run ended.

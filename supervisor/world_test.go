@@ -1,11 +1,16 @@
 package supervisor
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/http"
+	"path"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -25,24 +30,66 @@ type world struct {
 	start  time.Time
 	hosts  []*simHost
 	dials  Dials
+	rules  rules
 	broken brokenRules
-	// ttlAsLease: the lock-delay is 1 ms, as if the TTL alone protected the holder.
-	ttlAsLease bool
+	copies int           // of the lock; 0: without copies
+	period time.Duration // of the job; 0: none
 
 	mu         sync.Mutex
 	children   []*simChild
 	tokenOnly  bool // something happened that only the fencing token covers
 	violations []string
 	trace      []string
-	unlocks    map[string]int // by session
-	lastToken  uint64
-	quiet      bool // no trace
+	unlocks    map[string]int        // by session
+	lastToken  map[string]uint64     // by lock key
+	paused     *consulsession.Order  // in force, or over and not yet taken away
+	periods    map[string]*simPeriod // by the folder of the lock and the period
+	last       map[string]*simPeriod // the period that was begun last, by the folder of the lock
+	quiet      bool                  // no trace
 }
 
-const simName = "job"
+// simPeriod is what has become of a period.
+type simPeriod struct {
+	id    string
+	ended bool // its record says so
+	well  bool // its run exited with 0, and the lock was released
+}
+
+const (
+	simName = "job"
+	simDir  = "onlyone/" + simName + "/"
+)
+
+// isLock reports whether key is the lock or one of its copies.
+func isLock(key string) bool {
+	return strings.HasPrefix(key, simDir) && strings.HasSuffix(key, "/.lock")
+}
+
+// dirs are the folders of the lock or its copies.
+func (w *world) dirs() []string {
+	if w.copies == 0 {
+		return []string{simDir}
+	}
+	var dirs []string
+	for i := range w.copies {
+		dirs = append(dirs, fmt.Sprintf("%s%d/", simDir, i))
+	}
+	return dirs
+}
+
+// heldLocks are the lock keys that somebody holds.
+func (w *world) heldLocks() (held []string) {
+	for _, dir := range w.dirs() {
+		if session, _ := w.model.Holder(dir + ".lock"); session != "" {
+			held = append(held, dir+".lock")
+		}
+	}
+	return held
+}
 
 func newWorld(seed uint64, hosts int) *world {
-	w := &world{start: time.Now(), dials: DefaultDials(), unlocks: map[string]int{}}
+	w := &world{start: time.Now(), dials: DefaultDials(), unlocks: map[string]int{}, lastToken: map[string]uint64{},
+		periods: map[string]*simPeriod{}, last: map[string]*simPeriod{}}
 	w.model = consulmodel.New(consulmodel.Options{Seed: seed, OnEvent: w.onEvent})
 	for i := range hosts {
 		h := &simHost{w: w, name: fmt.Sprintf("h%d", i+1), rnd: rand.New(rand.NewPCG(seed, uint64(i+1))),
@@ -75,27 +122,65 @@ func (w *world) violate(format string, args ...any) {
 	w.logLocked("VIOLATION "+format, args...)
 }
 
-const simLockKey = "onlyone/" + simName + "/.lock"
+const simLockKey = simDir + ".lock"
 
 // onEvent watches Consul; it is called with the model locked.
 func (w *world) onEvent(e consulmodel.Event) {
-	if e.Key != simLockKey {
-		return
-	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.logLocked("consul: %s session %.4s index %d %s", e.Op, e.Session, e.Index, e.Cause)
+	switch dir, name := path.Split(e.Key); {
+	case name == ".paused" && dir == simDir:
+		w.paused = nil
+		if e.Op == consulmodel.Written {
+			o := consulsession.ParseOrder(e.Value)
+			w.paused = &o
+		}
+		w.logLocked("consul: %s %s %s", e.Op, e.Key, e.Value)
+	case name == ".period" && e.Op == consulmodel.Written:
+		w.onPeriod(dir, e.Value)
+	case isLock(e.Key):
+		w.onLock(e)
+	}
+}
+
+// onPeriod sees each record of a period.
+func (w *world) onPeriod(dir string, value []byte) {
+	var r consulsession.PeriodRecord
+	if err := json.Unmarshal(value, &r); err != nil {
+		panic(err)
+	}
+	w.logLocked("consul: period %s of %s %s by %s, attempt %d, exit %d", r.Period, dir, r.State, r.Host, r.Attempt, r.Exit)
+	p := w.periodOf(dir, r.Period)
+	w.last[dir] = p
+	p.ended = p.ended || r.State == "ended"
+}
+
+func (w *world) periodOf(dir, id string) *simPeriod {
+	p := w.periods[dir+id]
+	if p == nil {
+		p = &simPeriod{id: id}
+		w.periods[dir+id] = p
+	}
+	return p
+}
+
+// onLock sees each change of a lock.
+func (w *world) onLock(e consulmodel.Event) {
+	w.logLocked("consul: %s %s session %.4s index %d %s", e.Op, e.Key, e.Session, e.Index, e.Cause)
 	switch e.Op {
 	case consulmodel.Acquired:
-		if e.Index <= w.lastToken {
-			w.violate("token %d after %d", e.Index, w.lastToken)
+		if e.Index <= w.lastToken[e.Key] {
+			w.violate("token %d after %d", e.Index, w.lastToken[e.Key])
 		}
-		w.lastToken = e.Index
+		w.lastToken[e.Key] = e.Index
+		if w.paused != nil && !w.paused.Over(w.latest()) {
+			w.violate("session %.4s acquired while paused %s", e.Session, w.paused)
+		}
 		if w.tokenOnly {
 			return
 		}
 		for _, c := range w.children {
-			if c.runs() && c.session != e.Session {
+			if c.runs() && c.session != e.Session && c.key == e.Key && c.hook != "loss" {
 				w.violate("session %.4s acquired while the child of %s with token %s is alive", e.Session, c.host.name, c.token)
 			}
 		}
@@ -105,11 +190,26 @@ func (w *world) onEvent(e consulmodel.Event) {
 			w.violate("session %.4s was unlocked twice", e.Session)
 		}
 		for _, c := range w.children {
-			if c.runs() && c.session == e.Session {
-				w.violate("released while the child with token %s is alive", c.token)
+			if c.session != e.Session || c.hook == "loss" {
+				continue
+			}
+			if c.runs() {
+				w.violate("released while %s with token %s is alive", c, c.token)
+			}
+			if c.period != "" && c.gone && c.hook == "" && c.status == 0 && c.terms == 0 && !c.unknown {
+				w.periodOf(path.Dir(e.Key)+"/", c.period).well = true
 			}
 		}
 	}
+}
+
+// latest is the time by the wall clock that is ahead of the others.
+func (w *world) latest() time.Time {
+	var skew time.Duration
+	for _, h := range w.hosts {
+		skew = max(skew, h.skew)
+	}
+	return time.Now().Add(skew)
 }
 
 // simChild is a command. It is alive until it exits or a kill has taken effect.
@@ -118,6 +218,8 @@ type simChild struct {
 	token, session string
 	key            string // of the lock
 	hook           string // which hook it is; empty: the command itself
+	period         string
+	unknown        bool // the guard that would know how it ended was killed
 	started, ended Instant
 	status         syscall.WaitStatus // when it is gone
 	terms          int                // SIGTERMs
@@ -238,9 +340,38 @@ func (n keeperNet) RoundTrip(r *http.Request) (*http.Response, error) {
 	if n.gate == &n.h.keeper && n.h.isDead() {
 		return nil, syscall.ECONNREFUSED
 	}
+	if drop := n.h.w.rules.drop; drop != nil {
+		r = without(r, drop)
+	}
 	resp, err := n.h.net.RoundTrip(r)
 	n.gate.wait()
 	return resp, err
+}
+
+// without is a transaction without the operations that drop names: a program that leaves
+// something out of it.
+func without(r *http.Request, drop func(verb, key string) bool) *http.Request {
+	if !strings.HasSuffix(r.URL.Path, "/v1/txn") {
+		return r
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		panic(err)
+	}
+	var ops []json.RawMessage
+	if err := json.Unmarshal(body, &ops); err != nil {
+		panic(err)
+	}
+	ops = slices.DeleteFunc(ops, func(raw json.RawMessage) bool {
+		var op struct{ KV struct{ Verb, Key string } }
+		return json.Unmarshal(raw, &op) == nil && drop(op.KV.Verb, op.KV.Key)
+	})
+	if body, err = json.Marshal(ops); err != nil {
+		panic(err)
+	}
+	c := r.Clone(r.Context())
+	c.Body, c.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	return c
 }
 
 func (h *simHost) clock() Clock {
@@ -350,7 +481,7 @@ func (t simTerm) Watch(ctx context.Context, changed func(Change)) {
 func (h *simHost) runOnce() Outcome {
 	w := h.w
 	lease := w.dials.Lease
-	if w.ttlAsLease {
+	if w.rules.ttlAsLease {
 		lease = time.Millisecond
 	}
 	clock := h.clock()
@@ -358,6 +489,11 @@ func (h *simHost) runOnce() Outcome {
 		Client: consulsession.ClientConfig{Transport: keeperNet{h, &h.keeper}},
 		Prefix: "onlyone", Name: simName, Lease: lease, TTL: w.dials.TTL, Poll: w.dials.Poll,
 		Host: h.name, Pid: 1, Now: clock.Now, Wall: h.wall, Jitter: h.jitter, Log: zerolog.Nop(),
+	}
+	session.Copies = w.copies
+	if w.period > 0 {
+		begin := h.wall().Truncate(w.period)
+		session.Period = consulsession.Period{ID: begin.UTC().Format(time.RFC3339), Spec: "sim", Start: begin, Retry: consulsession.OnCrash}
 	}
 	if h.session != nil {
 		h.session(&session)
@@ -409,7 +545,25 @@ func (h *simHost) loop() {
 		if once && !dead {
 			return
 		}
+		if _, done := errors.AsType[*consulsession.DoneError](out.Err); h.w.period > 0 && !dead && done {
+			now := h.wall() // as cron does; until it is done somebody waits
+			h.nap(now.Truncate(h.w.period).Add(h.w.period).Sub(now))
+		}
 		time.Sleep(100*time.Millisecond + h.jitter(time.Second))
+	}
+}
+
+// nap sleeps for d, or until the host is stopped.
+func (h *simHost) nap(d time.Duration) {
+	for end := h.w.now() + d; ; {
+		h.mu.Lock()
+		stopped := h.stopped
+		h.mu.Unlock()
+		left := end - h.w.now()
+		if stopped || left <= 0 {
+			return
+		}
+		time.Sleep(min(left, 5*time.Second))
 	}
 }
 
@@ -524,7 +678,7 @@ func (g *simGuard) loop() {
 		ctx, cancel := context.WithTimeout(context.Background(), limit)
 		defer cancel()
 		r := g.info.Result
-		if r == nil {
+		if r == nil && !g.h.w.rules.guardForgets {
 			r = g.g.result(time.Now(), time.Now())
 		}
 		err := consulsession.ReleaseTerm(ctx, g.info.Info, (*consulsession.Ended)(r), keeperNet{g.h, &g.h.guards})
@@ -641,7 +795,7 @@ func (t *simTree) Start(c Command) (int, error) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	child := &simChild{host: t.h, token: env(c, "FENCE_TOKEN"), session: env(c, "ONLYONE_SESSION"), key: env(c, "ONLYONE_KEY"), hook: env(c, "ONLYONE_HOOK"), started: w.now()}
+	child := &simChild{host: t.h, token: env(c, "FENCE_TOKEN"), session: env(c, "ONLYONE_SESSION"), key: env(c, "ONLYONE_KEY"), hook: env(c, "ONLYONE_HOOK"), period: env(c, "ONLYONE_PERIOD"), started: w.now()}
 	t.child, t.life = child, t.h.life
 	if child.hook != "" {
 		t.life = t.h.hooks[child.hook]
@@ -669,6 +823,15 @@ func (w *world) checkStart(c *simChild) {
 		if !w.tokenOnly && other.runs() && other.key == c.key && other.hook != "loss" && c.hook != "loss" {
 			w.violate("%s of %s (token %s) starts while %s of %s (token %s) is alive", c, c.host.name, c.token, other, other.host.name, other.token)
 		}
+	}
+	if c.hook != "" || c.period == "" || w.tokenOnly {
+		return
+	}
+	switch p := w.periodOf(path.Dir(c.key)+"/", c.period); {
+	case p.ended:
+		w.violate("%s starts a child for period %s of %s, which has ended", c.host.name, c.period, c.key)
+	case p.well:
+		w.violate("%s starts a child for period %s of %s, whose run ended well and was released", c.host.name, c.period, c.key)
 	}
 }
 
