@@ -415,9 +415,32 @@ func (c *Contender) watchCopies(ctx context.Context, v view, limit time.Duration
 		}
 	}
 	return c.watch(ctx, limit, func(o *api.QueryOptions) (bool, error) {
-		o.WaitIndex = index
-		_, meta, err := c.api.KV().List(c.mirrorKey(-1), o)
-		return err == nil && meta.LastIndex != index, err
+		for {
+			o.WaitIndex = index
+			now, meta, err := c.api.KV().List(c.mirrorKey(-1), o)
+			if err != nil || c.moved(v, now) {
+				return err == nil, err
+			}
+			if meta.LastIndex == index {
+				return false, nil
+			}
+			index = meta.LastIndex // of a key that is gone, or of a copy that isn't used any more
+		}
+	})
+}
+
+// moved reports whether one of the copies isn't as v saw it.
+func (c *Contender) moved(v view, now api.KVPairs) bool {
+	mirrors := map[string]*api.KVPair{}
+	for _, kv := range now {
+		mirrors[kv.Key] = kv
+	}
+	return slices.ContainsFunc(v.slots, func(s slot) bool {
+		kv := mirrors[c.mirrorKey(s.copy)]
+		if kv == nil || s.lock == nil {
+			return kv != s.lock
+		}
+		return kv.ModifyIndex != s.lock.ModifyIndex || kv.Session != s.lock.Session
 	})
 }
 

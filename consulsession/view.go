@@ -3,6 +3,7 @@ package consulsession
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -216,7 +217,8 @@ func (c *Contender) refuse(v view, session string) error {
 		if err == nil {
 			return nil // this one has yet to run, or may have to
 		}
-		if first == nil {
+		// A copy whose record can't be used isn't done: that mustn't end with success.
+		if _, bad := errors.AsType[*RecordError](err); first == nil || bad {
 			first = err
 		}
 	}
