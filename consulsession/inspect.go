@@ -175,7 +175,7 @@ func copyNumber(s string) (int, bool) {
 func (k *keys) add(rest string, kv *api.KVPair) bool {
 	one, last, _ := strings.Cut(rest, "/")
 	to := map[string]**api.KVPair{".lock": &k.lock, ".holder": &k.holder, ".runs": &k.runs, ".period": &k.period,
-		".paused": &k.paused, ".step-down": &k.stepDown, ".copies": &k.copies, ".lock-bell": new(*api.KVPair)}[rest]
+		".paused": &k.paused, ".step-down": &k.stepDown, ".copies": &k.copies}[rest]
 	n, isNumber := copyNumber(last)
 	switch {
 	case to != nil:
