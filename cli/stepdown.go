@@ -177,7 +177,7 @@ func (s *stepDown) ended(m *move, h consulsession.Hold) {
 	m.Seconds = took.Seconds()
 	if h.Unclean != nil && h.Unclean.Session == m.From.Session {
 		m.Outcome = "lost"
-		s.tell("%s: %s lost the lock after %s without releasing it: it died or was cut off, and isn't known to have obeyed", m.Name, m.From, formatDuration(took.Round(10*time.Millisecond)))
+		s.tell("%s: %s lost the lock after %s without releasing it: it died or was cut off, and isn't known to have obeyed", m.Name, m.From, formatDuration(took.Round(time.Millisecond)))
 		return
 	}
 	m.Outcome = "stepped down"
@@ -187,7 +187,7 @@ func (s *stepDown) ended(m *move, h consulsession.Hold) {
 			m.Exit, text = &r.Exit, ": "+outcome(r)
 		}
 	}
-	s.tell("%s: %s has released it after %s%s", m.Name, m.From, formatDuration(took.Round(10*time.Millisecond)), text)
+	s.tell("%s: %s has released it after %s%s", m.Name, m.From, formatDuration(took.Round(time.Millisecond)), text)
 }
 
 // verdict is the exit code when all is settled.

@@ -160,6 +160,15 @@ func TestFind(t *testing.T) {
 		if l.State != Free || l.Unclean == nil || l.Unclean.Host != "h2" || l.Unclean.Token != term.Token() {
 			t.Errorf("a session that ended: %+v, unclean %+v", l, l.Unclean)
 		}
+		// One that couldn't fence it doesn't make it clean.
+		fencer := hold(t, m, "h3", nil)
+		if err := fencer.Release(t.Context(), Ended{Outcome: Unfenced}); err != nil {
+			t.Fatal(err)
+		}
+		l = find(t, o, testName)
+		if l.State != Free || l.Unclean == nil || l.Unclean.Host != "h2" || l.Unclean.Token != term.Token() {
+			t.Errorf("not fenced: %+v, unclean %+v", l, l.Unclean)
+		}
 	})
 }
 
