@@ -360,6 +360,7 @@ func TestPause(t *testing.T) {
 				if _, _, err := o.Pause(t.Context(), testName, time.Now().Add(time.Hour), "one"); err != nil {
 					t.Fatal(err)
 				}
+				time.Sleep(time.Second)
 				order, l, err := o.Pause(t.Context(), testName, time.Now().Add(2*time.Hour), "two")
 				if err != nil || l.Held != 1 || order.By != "ann@desk" {
 					t.Fatal(order, l, err)
