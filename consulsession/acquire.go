@@ -172,7 +172,7 @@ func (c *Contender) takeBack(session string) api.TxnOps {
 // be fenced before still is.
 func (c *Contender) unstarted(session string, unclean []Unclean) []byte {
 	if len(unclean) > 0 {
-		return c.record("unfenced", session, unclean...)
+		return c.record(stateUnfenced, session, unclean...)
 	}
 	return c.record("released", session)
 }
@@ -211,7 +211,7 @@ func (c *Contender) unclean(ctx context.Context, s slot) ([]Unclean, error) {
 	switch {
 	case !ok:
 		return nil, nil
-	case r.State == "unfenced":
+	case r.State == stateUnfenced:
 		return r.Unfenced, nil
 	case r.State != "held":
 		return nil, nil

@@ -408,40 +408,31 @@ func (c *Contender) watchKey(ctx context.Context, kv *api.KVPair, limit time.Dur
 
 // watchCopies blocks until one of the copies was acquired, released or lost.
 func (c *Contender) watchCopies(ctx context.Context, v view, limit time.Duration) error {
-	var index uint64
-	for _, s := range v.slots {
-		if s.lock != nil {
-			index = max(index, s.lock.ModifyIndex)
-		}
-	}
+	seen := newest(v.mirrors)
+	index := seen
 	return c.watch(ctx, limit, func(o *api.QueryOptions) (bool, error) {
 		for {
+			before := index
 			o.WaitIndex = index
-			now, meta, err := c.api.KV().List(c.mirrorKey(-1), o)
-			if err != nil || c.moved(v, now) {
-				return err == nil, err
+			kvs, meta, err := c.api.KV().List(c.mirrorKey(-1), o)
+			if err != nil {
+				return false, err
 			}
-			if meta.LastIndex == index {
-				return false, nil
+			index = meta.LastIndex
+			// What is no news is only where to wait from: a key that was deleted counts in the index
+			// of what isn't there any more.
+			if news := newest(kvs) != seen || len(kvs) != len(v.mirrors); news || index <= before {
+				return news, nil
 			}
-			index = meta.LastIndex // of a key that is gone, or of a copy that isn't used any more
 		}
 	})
 }
 
-// moved reports whether one of the copies isn't as v saw it.
-func (c *Contender) moved(v view, now api.KVPairs) bool {
-	mirrors := map[string]*api.KVPair{}
-	for _, kv := range now {
-		mirrors[kv.Key] = kv
+func newest(kvs api.KVPairs) (index uint64) {
+	for _, kv := range kvs {
+		index = max(index, kv.ModifyIndex)
 	}
-	return slices.ContainsFunc(v.slots, func(s slot) bool {
-		kv := mirrors[c.mirrorKey(s.copy)]
-		if kv == nil || s.lock == nil {
-			return kv != s.lock
-		}
-		return kv.ModifyIndex != s.lock.ModifyIndex || kv.Session != s.lock.Session
-	})
+	return index
 }
 
 // watch sends a blocking read until it saw a change or limit is over. With a limit the caller
@@ -583,7 +574,9 @@ func isDecode(err error) bool {
 }
 
 // pause waits, or returns ctx's cause.
-func (c *Contender) pause(ctx context.Context, d time.Duration) error {
+func (c *Contender) pause(ctx context.Context, d time.Duration) error { return pause(ctx, d) }
+
+func pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

@@ -59,10 +59,11 @@ func (c *Contender) mirrorKey(copy int) string {
 // many copies and periods it takes several; what changes between them is found by the
 // acquire, which checks all that it depends on.
 type view struct {
-	slots  []slot
-	queue  []*api.KVPair // in order of arrival
-	paused *api.KVPair
-	copies *api.KVPair
+	slots   []slot
+	mirrors api.KVPairs   // of all copies, also of those that there are no more
+	queue   []*api.KVPair // in order of arrival
+	paused  *api.KVPair
+	copies  *api.KVPair
 }
 
 // slot is the lock, or one of its copies.
@@ -177,6 +178,9 @@ func (c *Contender) view(r *api.TxnResponse) view {
 	for _, res := range r.Results {
 		if res.KV == nil {
 			continue
+		}
+		if c.Copies > 0 && strings.HasPrefix(res.KV.Key, c.mirrorKey(-1)) {
+			v.mirrors = append(v.mirrors, res.KV)
 		}
 		if at, ok := byKey[res.KV.Key]; ok {
 			*at = res.KV
