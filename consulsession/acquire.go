@@ -145,10 +145,9 @@ func (c *Contender) acquireOps(session string, v view, s slot) (api.TxnOps, erro
 	if c.Copies == 0 {
 		return ops, nil
 	}
-	ops = append(ops, lock(c.mirrorKey(s.copy)), op(api.KVTxnOp{Verb: api.KVDelete, Key: dir + ".paused"})) // the last holder's word of the pause
-	if v.inQueue(session) {                                                                                 // the next in the queue may take another copy
-		ops = append(ops, op(api.KVTxnOp{Verb: api.KVDelete, Key: c.queueKey(session)}))
-	}
+	ops = append(ops, lock(c.mirrorKey(s.copy)),
+		op(api.KVTxnOp{Verb: api.KVDelete, Key: dir + ".paused"}),     // the last holder's word of the pause
+		op(api.KVTxnOp{Verb: api.KVDelete, Key: c.queueKey(session)})) // the next in the queue may take another copy
 	if v.copies != nil {
 		return append(ops, op(api.KVTxnOp{Verb: api.KVCheckIndex, Key: v.copies.Key, Index: v.copies.ModifyIndex})), nil
 	}
