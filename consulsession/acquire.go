@@ -101,7 +101,7 @@ func (c *Contender) tryLock(ctx context.Context, session string, v view, s slot,
 			holder = kv
 		}
 	}
-	t.unclean = uncleanEnd(c.tried.lock, holder)
+	t.unclean = c.uncleanEnd(c.tried.lock, holder)
 	return t, nil
 }
 
@@ -158,7 +158,7 @@ func (c *Contender) acquireOps(session string, v view, s slot) (api.TxnOps, erro
 // takeBack undoes an acquire that may have been carried out, or may be later: unlocked, it
 // arms no lock-delay, and the period is as it was.
 func (c *Contender) takeBack(session string) api.TxnOps {
-	ops := c.unlockOps(session, c.tried.copy, uncleanEnd(c.tried.lock, nil))
+	ops := c.unlockOps(session, c.tried.copy, c.uncleanEnd(c.tried.lock, nil))
 	if c.Period.ID != "" {
 		ops = append(ops, restore(c.lockDir(c.tried.copy)+".period", c.tried.before))
 	}
@@ -202,12 +202,12 @@ type Unclean struct {
 // uncleanEnd is the last holder, if the lock, as it was before it was acquired, says that it was
 // never released. holder is the record whose ModifyIndex is its token, unless an acquire whose
 // answer was lost has overwritten it.
-func uncleanEnd(lock, holder *api.KVPair) *Unclean {
+func (c *Contender) uncleanEnd(lock, holder *api.KVPair) *Unclean {
 	if lock == nil {
 		return nil
 	}
 	r, ok := ParseRecord(lock.Value)
-	if !ok || r.State != "held" {
+	if !ok || r.State != "held" || r.Session == c.gone {
 		return nil
 	}
 	u := &Unclean{Record: r, Token: r.Token}

@@ -68,6 +68,7 @@ type Contender struct {
 	api     *api.Client
 	rt      *transport
 	tried   attempt // the last acquire that was sent
+	gone    string  // the session of the last term that was released: nothing of it is left, whatever the lock says
 	reached bool    // Consul has answered once
 }
 

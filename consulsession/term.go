@@ -192,6 +192,7 @@ type Ended struct {
 // destroyed, so that no request which is still under way can lock again. The caller must
 // be sure that nothing of the command is left. The lock key is never deleted.
 func (t *Term) Release(ctx context.Context, e Ended) error {
+	t.c.gone = t.session
 	var unfenced *Unclean
 	if e.Started.IsZero() {
 		unfenced = t.unclean
