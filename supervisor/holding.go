@@ -252,7 +252,8 @@ func (h *holding) events() <-chan Event {
 
 // deadlines does what is due. It ends the run only if the tree can't be emptied.
 func (h *holding) deadlines(now Instant) (Outcome, bool) {
-	if !h.dead && now >= h.termAt {
+	// A keeper that was stopped may find that the command had ended before, under the lease.
+	if !h.dead && now >= h.termAt && !h.heard() && now >= h.termAt {
 		h.lose(h.unproven(), h.killAt)
 	}
 	if h.dead && now >= h.killAt+enforceAfter && !h.guardDied && !h.heard() {
