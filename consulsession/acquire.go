@@ -147,10 +147,8 @@ func (c *Contender) acquireOps(session string, v view, s slot, unclean []Unclean
 	if c.Copies == 0 {
 		return ops, nil
 	}
-	ops = append(ops, lock(c.mirrorKey(s.copy)))
-	if v.inQueue(session) { // the next in the queue may take another copy
-		ops = append(ops, op(api.KVTxnOp{Verb: api.KVDelete, Key: c.queueKey(session)}))
-	}
+	ops = append(ops, lock(c.mirrorKey(s.copy)),
+		op(api.KVTxnOp{Verb: api.KVDelete, Key: c.queueKey(session)})) // the next in the queue may take another copy
 	if v.copies != nil {
 		return append(ops, op(api.KVTxnOp{Verb: api.KVCheckIndex, Key: v.copies.Key, Index: v.copies.ModifyIndex})), nil
 	}
@@ -213,6 +211,8 @@ func (c *Contender) unclean(ctx context.Context, s slot) ([]Unclean, error) {
 		return nil, nil
 	case r.State == stateUnfenced:
 		return r.Unfenced, nil
+	case r.Session == c.last.session: // our own term, which we have survived
+		return c.last.unclean, nil
 	case r.State != "held":
 		return nil, nil
 	}

@@ -68,7 +68,15 @@ type Contender struct {
 	api     *api.Client
 	rt      *transport
 	tried   attempt // the last acquire that was sent
-	reached bool    // Consul has answered once
+	last    lastTerm
+	reached bool // Consul has answered once
+}
+
+// lastTerm is the last one that this contender has released: nothing of it is left, whatever
+// the lock says.
+type lastTerm struct {
+	session string
+	unclean []Unclean // who is still to be fenced, since it started nothing
 }
 
 // NewContender checks the settings of the client; it sends nothing. Its errors are

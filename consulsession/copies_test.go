@@ -318,3 +318,42 @@ func TestCopiesWatchIsQuiet(t *testing.T) {
 		})
 	}
 }
+
+// A holder's own entry in the queue holds up nobody: one that it made in the moment of the
+// acquire, and one whose request came late.
+func TestEntryOfAHolder(t *testing.T) {
+	queued := func(m *consulmodel.Model, session string) bool {
+		_, ok := m.Key("onlyone/" + testName + "/~queue/" + session)
+		return ok
+	}
+	t.Run("late", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, m *consulmodel.Model) {
+			first, done := kept(t, periodic(t, m, "h1", Period{}, of(2)))
+			m.Acquire("onlyone/"+testName+"/~queue/"+first.session, first.session, "")
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			second, err := periodic(t, m, "h2", Period{}, of(2)).Acquire(ctx, always)
+			if err != nil {
+				t.Fatalf("a copy is free: %v", err)
+			}
+			release(t, second, ended(0, 0))
+			done(ended(0, 0))
+		})
+	})
+	t.Run("in the moment of the acquire", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, m *consulmodel.Model) {
+			c := periodic(t, m, "h1", Period{}, of(2))
+			c.Client.Transport.(*consulmodel.Transport).SetFaults(func(r *consulmodel.Request) consulmodel.Plan {
+				if r.Has("lock") {
+					m.Acquire("onlyone/"+testName+"/~queue/"+r.Ops[0].Session, r.Ops[0].Session, "")
+				}
+				return consulmodel.Plan{}
+			})
+			term := acquire(t, c)
+			if queued(m, term.session) {
+				t.Error("its entry is in the queue while it holds")
+			}
+			release(t, term, ended(0, 0))
+		})
+	})
+}

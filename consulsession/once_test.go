@@ -580,6 +580,26 @@ func TestUnclean(t *testing.T) {
 	})
 }
 
+// A contender that lost the lock, and whose command is gone, isn't an unclean end to itself: it
+// would fence its own host (--on-lost wait).
+func TestUncleanIsntOneself(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *consulmodel.Model) {
+		c := periodic(t, m, "h1", Period{})
+		first := acquire(t, c)
+		m.DestroySession(first.session)
+		release(t, first, Ended{Outcome: "lost", Started: time.Now(), Ended: time.Now(), Exit: -1}) // nothing is left
+		second := acquire(t, c)
+		if u := second.Unclean(); len(u) > 0 {
+			t.Errorf("the last holder is %+v, want nobody", u)
+		}
+		m.DestroySession(second.session)
+		third := acquire(t, periodic(t, m, "h2", Period{}))
+		if u := third.Unclean(); len(u) != 1 || u[0].Session != second.session {
+			t.Errorf("the last holder is %+v, want the one of before", u)
+		}
+	})
+}
+
 // An acquire that was taken back has fenced nobody.
 func TestUncleanAfterATakenBackAcquire(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *consulmodel.Model) {

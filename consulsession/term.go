@@ -216,7 +216,9 @@ type Ended struct {
 // be sure that nothing of the command is left. The lock key is never deleted.
 func (t *Term) Release(ctx context.Context, e Ended) error {
 	record := t.c.record("released", t.session)
+	t.c.last = lastTerm{session: t.session}
 	if e.Started.IsZero() {
+		t.c.last.unclean = t.unclean
 		record = t.c.unstarted(t.session, t.unclean)
 	}
 	ops := t.c.unlockOps(t.session, t.copy, record)

@@ -60,6 +60,7 @@ func (c *Contender) mirrorKey(copy int) string {
 // acquire, which checks all that it depends on.
 type view struct {
 	slots   []slot
+	many    bool          // the slots are copies
 	mirrors api.KVPairs   // of all copies, also of those that there are no more
 	queue   []*api.KVPair // in order of arrival
 	paused  *api.KVPair
@@ -83,14 +84,15 @@ func (v view) inQueue(session string) bool {
 	return slices.ContainsFunc(v.queue, func(e *api.KVPair) bool { return e.Session == session })
 }
 
-// ahead are the living entries before session's own; all of them, if it has none.
+// ahead are the living entries before session's own; all of them, if it has none. With copies
+// that of a holder (its request came late) isn't in anybody's way.
 func (v view) ahead(session string) []*api.KVPair {
 	var ahead []*api.KVPair
 	for _, e := range v.queue {
 		if e.Session == session {
 			break
 		}
-		if e.Session != "" {
+		if e.Session != "" && !(v.many && v.holds(e.Session)) {
 			ahead = append(ahead, e)
 		}
 	}
@@ -163,7 +165,7 @@ func (c *Contender) read(ctx context.Context) (view, error) {
 }
 
 func (c *Contender) view(r *api.TxnResponse) view {
-	v := view{slots: make([]slot, max(c.Copies, 1))}
+	v := view{slots: make([]slot, max(c.Copies, 1)), many: c.Copies > 0}
 	byKey := map[string]**api.KVPair{c.dir() + ".paused": &v.paused, c.dir() + ".copies": &v.copies}
 	for i := range v.slots {
 		s := &v.slots[i]

@@ -355,6 +355,9 @@ func (w *world) inject(f fault) {
 			w.model.PutKey(key+"-bell", fmt.Sprint(w.now()))
 		})
 	case pauseOrder:
+		if r.IntN(2) == 0 { // in the moment of an acquire
+			h.onceOnAcquire(f.long, 10*time.Millisecond)
+		}
 		w.pauseAll(f.long)
 		if r.IntN(2) == 0 {
 			time.Sleep(f.long / 2)
@@ -436,7 +439,29 @@ func (w *world) ofHolder(r *rand.Rand, f func(key, session string)) {
 	}
 }
 
-// pauseAll pauses the lock for long, and rings for its holders, as an operator does.
+// onceOnAcquire returns when the host has sent an acquire, which arrives late by so much, or
+// when limit is over.
+func (h *simHost) onceOnAcquire(limit, late time.Duration) {
+	sent := make(chan struct{})
+	wait := sent
+	h.net.SetFaults(func(req *consulmodel.Request) consulmodel.Plan {
+		if len(req.Ops) == 0 || !isLock(req.Ops[0].Key) || !req.Has("lock") {
+			return consulmodel.Plan{}
+		}
+		if sent != nil {
+			close(sent)
+		}
+		sent = nil
+		return consulmodel.Plan{RequestDelay: late}
+	})
+	select {
+	case <-wait:
+	case <-time.After(limit):
+	}
+	h.net.SetFaults(nil)
+}
+
+// pauseAll pauses the lock for long, and tells the holders of copies.
 func (w *world) pauseAll(long time.Duration) {
 	w.model.PutKey(simDir+".paused", fmt.Sprintf(`{"schema":1,"until":%q}`, time.Now().Add(long).UTC().Format(time.RFC3339Nano)))
 	for _, key := range w.heldLocks() {

@@ -194,6 +194,30 @@ func TestRestingKeepsTheLease(t *testing.T) {
 	})
 }
 
+// A keeper that was stopped over the lease's end finds that the command had ended before, by
+// itself: that is its end, not a loss.
+func TestEndedUnderTheLease(t *testing.T) {
+	for _, c := range []struct {
+		runs Instant
+		kind Kind
+	}{{10 * time.Second, Ended}, {18 * time.Second, Ended}, {19 * time.Second, Lost}} {
+		t.Run(c.runs.String(), func(t *testing.T) {
+			w := sceneOf(t, 1, told(childLife{runs: c.runs, dawdle: 10 * time.Second}, func(*Config) {}), func(w *world) {
+				w.hosts[0].once = true
+				w.until(5 * time.Second) // the last proof was sent at 4 s: it counts until 18.6 s
+				w.hosts[0].keeper.close()
+				w.until(19500 * time.Millisecond)
+				w.hosts[0].keeper.open()
+				w.until(30 * time.Second)
+			})
+			o := w.hosts[0].outcome(t, 0, c.kind, 19500*time.Millisecond)
+			if c.kind == Ended && (o.Result.Outcome != "exited" || o.Result.Exit != 0) {
+				t.Errorf("%+v, want exited 0", o.Result)
+			}
+		})
+	}
+}
+
 // A restart that can't be executed doesn't undo that the command ran before.
 func TestRestartThatFails(t *testing.T) {
 	w := sceneOf(t, 1, told(childLife{runs: 5 * time.Second, exit: 1}, func(c *Config) {
