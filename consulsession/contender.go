@@ -38,6 +38,8 @@ type Config struct {
 	Log    zerolog.Logger
 	// Waiting is called when what the contender waits for has changed.
 	Waiting func(Queue)
+	// Contended is called by Acquire when the lock can't be had at once.
+	Contended func()
 }
 
 // Queue is what a waiting contender knows.
@@ -201,6 +203,9 @@ func (c *Contender) contend(ctx context.Context, ready func([]byte) error) (t *T
 				return nil, err
 			}
 			continue
+		}
+		if c.Contended != nil {
+			c.Contended()
 		}
 		if c.NoWait {
 			return nil, c.conflict(v, ahead, paused)

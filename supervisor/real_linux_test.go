@@ -76,7 +76,7 @@ func (f folder) release(by string) error {
 	return os.WriteFile(f.path("released"), fmt.Appendf(nil, "%s %d %v", by, len(nasty.Survivors(string(tag))), nasty.Survivors(string(tag))), 0o666)
 }
 
-func (f folder) Acquire(_ context.Context, ready func([]byte) error) (Term, error) {
+func (f folder) Acquire(_ context.Context, ready func([]byte) error, _ func()) (Term, error) {
 	if err := ready([]byte(f)); err != nil {
 		return nil, err
 	}

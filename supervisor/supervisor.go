@@ -17,9 +17,10 @@ type Lock interface {
 	// Acquire contends until it holds the lock, ctx ends, or it can't go on. A cause of
 	// ctx with a method LeaveLimit() bounds how long it may take to leave the queue. Before each
 	// acquiring request it calls ready with what a guard needs to release the term in the
-	// keeper's place; an error of ready ends it. When it returns an error, nothing is left
+	// keeper's place; an error of ready ends it. It calls waits when it finds that it can't have
+	// the lock at once; neither after it has returned. When it returns an error, nothing is left
 	// in the queue, as far as Consul answers.
-	Acquire(ctx context.Context, ready func(info []byte) error) (Term, error)
+	Acquire(ctx context.Context, ready func(info []byte) error, waits func()) (Term, error)
 }
 
 // Term is one holding of the lock. Check and Renew are called one at a time; Watch runs
@@ -341,13 +342,62 @@ func (s *supervisor) acquire(ctx context.Context) *acquiring {
 	a := &acquiring{result: make(chan acquired, 1)}
 	a.ctx, a.cancel = context.WithCancelCause(ctx)
 	go func() {
-		t, err := s.Lock.Acquire(a.ctx, s.ready)
+		early := s.beginGuard()
+		t, err := s.Lock.Acquire(a.ctx, func(info []byte) error { return s.ready(info, early) }, early.drop)
+		early.close()
 		a.result <- acquired{t, err}
 	}()
 	return a
 }
 
-// contend: waiting for the lock. No command, and a guard only once the lock looks free.
+// earlyGuard is a guard that comes up while the lock is still asked for: a lock that is free is
+// had a guard's start sooner. Who has to wait needs none, and is smaller without.
+type earlyGuard struct {
+	up    chan struct{} // closed when it is forked, or can't be
+	guard Guard
+	err   error
+	taken bool // or dropped
+	wg    sync.WaitGroup
+}
+
+func (s *supervisor) beginGuard() *earlyGuard {
+	e := &earlyGuard{up: make(chan struct{})}
+	e.wg.Go(func() {
+		defer close(e.up)
+		e.guard, e.err = s.StartGuard()
+	})
+	return e
+}
+
+// take is the guard, or a new one if it was taken or dropped before.
+func (e *earlyGuard) take(start func() (Guard, error)) (Guard, error) {
+	if e == nil || e.taken {
+		return start()
+	}
+	e.taken = true
+	<-e.up
+	return e.guard, e.err
+}
+
+// drop quits the guard if nobody has taken it. It doesn't wait; close does.
+func (e *earlyGuard) drop() {
+	if e.taken {
+		return
+	}
+	e.taken = true
+	e.wg.Go(func() {
+		if <-e.up; e.err == nil {
+			e.guard.Quit()
+		}
+	})
+}
+
+func (e *earlyGuard) close() {
+	e.drop()
+	e.wg.Wait()
+}
+
+// contend: waiting for the lock. No command, and no guard while others have the lock.
 // While this host is drained it isn't even contended for.
 func (s *supervisor) contend(ctx context.Context) Outcome {
 	over, stopOver := after(s.Wait, s.Wait >= 0)
@@ -442,7 +492,7 @@ func endsContender(s syscall.Signal) bool {
 var errGuard = errors.New("the guard failed")
 
 // ready has the guard up and informed before an acquiring request is sent.
-func (s *supervisor) ready(info []byte) error {
+func (s *supervisor) ready(info []byte, early *earlyGuard) error {
 	s.info = info
 	if s.guard != nil {
 		select {
@@ -454,7 +504,7 @@ func (s *supervisor) ready(info []byte) error {
 		}
 	}
 	if s.guard == nil {
-		if err := s.startGuard(); err != nil {
+		if err := s.startGuard(early); err != nil {
 			return err
 		}
 	}
@@ -462,8 +512,9 @@ func (s *supervisor) ready(info []byte) error {
 	return nil
 }
 
-func (s *supervisor) startGuard() error {
-	g, err := s.StartGuard()
+// startGuard has a guard up: the early one, if there is one.
+func (s *supervisor) startGuard(early *earlyGuard) error {
+	g, err := early.take(s.StartGuard)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errGuard, err)
 	}
