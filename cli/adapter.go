@@ -49,6 +49,6 @@ func (t consulTerm) Unclean() []string {
 	}
 }
 
-func (t consulTerm) Release(ctx context.Context, r supervisor.RunResult) error {
-	return t.Term.Release(ctx, consulsession.Ended(r))
+func (t consulTerm) Unlock(ctx context.Context, r supervisor.RunResult) error {
+	return t.Term.Unlock(ctx, consulsession.Ended(r))
 }

@@ -92,7 +92,6 @@ func newGuardLoop(in, out int, free func(context.Context, []byte, *RunResult) er
 	l.tree, l.send = l.procs, l.sendEvent
 	l.procs.beforeEnd = l.hear
 	l.watchSignals()
-	lockMemory()
 	l.sendEvent(Event{Kind: GuardReady})
 	return l, nil
 }
@@ -162,6 +161,9 @@ func (l *guardLoop) run() int {
 		default:
 		}
 		l.tick(bootNow())
+		if l.phase == guardGone { // now, while the keeper releases
+			l.procs.close()
+		}
 	}
 	l.procs.close()
 	if l.quit || !l.eof {
@@ -258,6 +260,7 @@ func (l *guardLoop) handle(kind frameKind, payload []byte) error {
 		l.killAfter, l.stopSignal = l.setup.KillAfter, l.setup.StopSignal
 		l.procs.keeper, l.procs.pgid, l.procs.sameGroup = l.setup.Keeper, l.setup.Pgid, l.setup.NewGroup
 		_ = l.procs.prepare() // start tries again, and has somebody to tell
+		lockMemory()
 	case frameDeadlines:
 		term, kill, err := parseDeadlines(payload)
 		if err != nil {

@@ -63,7 +63,8 @@ func (t *procTree) fork(born bool) error {
 		_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0)
 		_ = unix.SetNonblock(fd, false)
 	}
-	pid, err := syscall.ForkExec(exe, argv, &syscall.ProcAttr{Env: os.Environ(), Files: []uintptr{0, 1, 2}, Sys: sys})
+	// Its own environment: the command's comes with the order.
+	pid, err := syscall.ForkExec(exe, argv, &syscall.ProcAttr{Env: []string{"GOMAXPROCS=1", "GOGC=off"}, Files: []uintptr{0, 1, 2}, Sys: sys})
 	unix.Close(words[1])
 	unix.Close(order[0])
 	if err != nil {

@@ -42,8 +42,9 @@ type Term interface {
 	// Unclean is the environment that tells a fence command of the last holder, if that
 	// one didn't release the lock; else nil.
 	Unclean() []string
-	// Release gives the lock back and ends the session; the tree must be gone.
-	Release(ctx context.Context, r RunResult) error
+	// Unlock gives the lock back; the tree must be gone. End follows, and ends the session.
+	Unlock(ctx context.Context, r RunResult) error
+	End(ctx context.Context)
 }
 
 // Order is what an operator asks of the holder; the zero Order is none.
@@ -564,7 +565,6 @@ func (s *supervisor) hold(t Term) Outcome {
 		s.Log.Warn().Err(err).Msg("the lock was lost before the command was started")
 		s.Observer.Lost(err)
 		s.release(t, RunResult{Exit: -1, Outcome: "lost"})
-		s.quitGuard()
 		return Outcome{Kind: Lost, Err: err}
 	}
 	s.Observer.Acquired(t)
@@ -604,13 +604,17 @@ func WithEnv(env, set []string) []string {
 // giveUp releases a term whose command never started.
 func (s *supervisor) giveUp(t Term, err error) Outcome {
 	s.release(t, RunResult{Exit: -1, Outcome: "failed"})
-	s.quitGuard()
 	return Outcome{Kind: Failed, Err: err}
 }
 
-// release gives the lock back, bounded in time. A failure isn't an error of the run: the
-// session ends by itself.
+// release gives the lock back, bounded in time, and quits the guard when it isn't needed any
+// more. A failure isn't an error of the run: the session ends by itself.
 func (s *supervisor) release(t Term, r RunResult) {
+	s.unlock(t, r, true)
+	s.quitGuard()
+}
+
+func (s *supervisor) unlock(t Term, r RunResult, last bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), releaseLimit)
 	defer cancel()
 	var wg sync.WaitGroup
@@ -633,7 +637,13 @@ func (s *supervisor) release(t Term, r RunResult) {
 			}
 		}
 	})
-	if err := t.Release(ctx, r); err != nil {
+	err := t.Unlock(ctx, r)
+	if g := s.guard; g != nil && err == nil && last {
+		s.guard = nil
+		wg.Go(g.Quit) // there is nothing left that it could release
+	}
+	t.End(ctx)
+	if err != nil {
 		s.Log.Warn().Err(err).Msgf("cannot release the lock; it is free when its session ends (within %s)", 2*s.Dials.TTL+s.Dials.Lease)
 	}
 }

@@ -277,8 +277,8 @@ func (l simLock) Acquire(ctx context.Context, ready func([]byte) error, waits fu
 	return simTerm{t, l.h, l.c}, nil
 }
 
-func (t simTerm) Release(ctx context.Context, r RunResult) error {
-	return t.Term.Release(ctx, consulsession.Ended(r))
+func (t simTerm) Unlock(ctx context.Context, r RunResult) error {
+	return t.Term.Unlock(ctx, consulsession.Ended(r))
 }
 
 func (t simTerm) Unclean() []string { return nil }
