@@ -91,8 +91,10 @@ func newGuardLoop(in, out int, free func(context.Context, []byte, *RunResult) er
 	l.procs = &procTree{}
 	l.tree, l.send = l.procs, l.sendEvent
 	l.procs.beforeEnd = l.hear
+	l.read() // the setup was most likely sent already: the shim comes up beside the rest of us
 	l.watchSignals()
 	l.sendEvent(Event{Kind: GuardReady})
+	lockMemory()
 	return l, nil
 }
 
@@ -260,7 +262,6 @@ func (l *guardLoop) handle(kind frameKind, payload []byte) error {
 		l.killAfter, l.stopSignal = l.setup.KillAfter, l.setup.StopSignal
 		l.procs.keeper, l.procs.pgid, l.procs.sameGroup = l.setup.Keeper, l.setup.Pgid, l.setup.NewGroup
 		_ = l.procs.prepare() // start tries again, and has somebody to tell
-		lockMemory()
 	case frameDeadlines:
 		term, kill, err := parseDeadlines(payload)
 		if err != nil {

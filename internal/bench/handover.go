@@ -218,6 +218,10 @@ func (l *lab) stepDown(ctx context.Context) (gap, sinceOrder float64, err error)
 		return 0, 0, err
 	}
 	defer p.end()
+	// A holder looks for orders at each check; what rings sooner is watched from the first one on.
+	if err := pause(ctx, 2500*time.Millisecond); err != nil {
+		return 0, 0, err
+	}
 	r, err := l.launch(ctx, l.addr, nil, l.onlyone, "step-down", "--wait", p.name)
 	if err != nil {
 		return 0, 0, err
