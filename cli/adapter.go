@@ -12,8 +12,8 @@ import (
 // other; what passes between them passes here.
 type consulLock struct{ c *consulsession.Contender }
 
-func (l consulLock) Acquire(ctx context.Context, ready func([]byte) error, waits func()) (supervisor.Term, error) {
-	l.c.Contended = waits
+func (l consulLock) Acquire(ctx context.Context, ready func([]byte) error, looks func(bool)) (supervisor.Term, error) {
+	l.c.Looks = looks
 	t, err := l.c.Acquire(ctx, ready)
 	if err != nil {
 		return nil, err

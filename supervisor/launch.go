@@ -19,6 +19,10 @@ import (
 // killed by cgroup.kill, as systemd does with units. So a shim says that it is alive before
 // it reads its order; one that ends without that word has executed nothing, and another one is
 // forked that moves there by itself.
+//
+// The guard doesn't execute the command itself: until an exec is done, the thread that forked
+// stands still in vfork, and the exec of a command on a file system that hangs would hold the
+// guard over its deadlines.
 type launch struct {
 	pid     int
 	born    bool   // in the cgroup

@@ -79,12 +79,13 @@ func (f folder) release(by string) error {
 	return os.WriteFile(f.path("released"), fmt.Appendf(nil, "%s %d %v", by, len(nasty.Survivors(string(tag))), nasty.Survivors(string(tag))), 0o666)
 }
 
-func (f folder) Acquire(ctx context.Context, ready func([]byte) error, waits func()) (Term, error) {
+func (f folder) Acquire(ctx context.Context, ready func([]byte) error, looks func(bool)) (Term, error) {
+	looks(true)
 	for _, why := range []string{"refused", "held"} {
 		if _, err := os.Stat(f.path(why)); err != nil {
 			continue
 		}
-		waits()
+		looks(false)
 		_ = os.WriteFile(f.path("contended"), nil, 0o666)
 		if why == "held" {
 			<-ctx.Done()

@@ -199,7 +199,7 @@ func (h *holding) freshGuard() bool {
 	r := h.finished()
 	h.quitGuard()
 	h.used = false
-	err := h.startGuard(nil)
+	err := h.startGuard(h.StartGuard)
 	if err == nil {
 		h.guard.ReleaseInfo(h.info, r)
 		err = h.armGuard(h.killAt)
@@ -349,7 +349,7 @@ func (s *supervisor) afterLoss(t Term, cause error) {
 // unleased runs c under a guard of its own for at most limit. No lease is needed; a stop
 // signal kills it.
 func (s *supervisor) unleased(c Command, limit time.Duration) error {
-	if err := s.startGuard(nil); err != nil {
+	if err := s.startGuard(s.StartGuard); err != nil {
 		return err
 	}
 	defer s.quitGuard()

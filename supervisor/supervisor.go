@@ -17,10 +17,10 @@ type Lock interface {
 	// Acquire contends until it holds the lock, ctx ends, or it can't go on. A cause of
 	// ctx with a method LeaveLimit() bounds how long it may take to leave the queue. Before each
 	// acquiring request it calls ready with what a guard needs to release the term in the
-	// keeper's place; an error of ready ends it. It calls waits when it finds that it can't have
-	// the lock at once; neither after it has returned. When it returns an error, nothing is left
-	// in the queue, as far as Consul answers.
-	Acquire(ctx context.Context, ready func(info []byte) error, waits func()) (Term, error)
+	// keeper's place; an error of ready ends it. It calls looks after each look at the lock: free if
+	// it is about to acquire. Neither is called after it has returned. When it returns an error,
+	// nothing is left in the queue, as far as Consul answers.
+	Acquire(ctx context.Context, ready func(info []byte) error, looks func(free bool)) (Term, error)
 }
 
 // Term is one holding of the lock. Check and Renew are called one at a time; Watch runs
@@ -343,59 +343,64 @@ func (s *supervisor) acquire(ctx context.Context) *acquiring {
 	a := &acquiring{result: make(chan acquired, 1)}
 	a.ctx, a.cancel = context.WithCancelCause(ctx)
 	go func() {
-		early := s.beginGuard()
-		t, err := s.Lock.Acquire(a.ctx, func(info []byte) error { return s.ready(info, early) }, early.drop)
-		early.close()
+		e := earlyGuard{s: s}
+		t, err := s.Lock.Acquire(a.ctx, func(info []byte) error { return s.ready(info, &e) }, e.looks)
+		e.drop()
+		e.wg.Wait()
 		a.result <- acquired{t, err}
 	}()
 	return a
 }
 
-// earlyGuard is a guard that comes up while the lock is still asked for: a lock that is free is
-// had a guard's start sooner. Who has to wait needs none, and is smaller without.
+// earlyGuard is a guard that comes up as soon as the lock looks free, beside what must be asked
+// of Consul before the lock is acquired. Who has to wait needs none, and is smaller without.
 type earlyGuard struct {
-	up    chan struct{} // closed when it is forked, or can't be
+	s        *supervisor
+	starting chan started // nil if none is; one comes
+	wg       sync.WaitGroup
+}
+
+type started struct {
 	guard Guard
 	err   error
-	taken bool // or dropped
-	wg    sync.WaitGroup
 }
 
-func (s *supervisor) beginGuard() *earlyGuard {
-	e := &earlyGuard{up: make(chan struct{})}
-	e.wg.Go(func() {
-		defer close(e.up)
-		e.guard, e.err = s.StartGuard()
-	})
-	return e
-}
-
-// take is the guard, or a new one if it was taken or dropped before.
-func (e *earlyGuard) take(start func() (Guard, error)) (Guard, error) {
-	if e == nil || e.taken {
-		return start()
+func (e *earlyGuard) looks(free bool) {
+	switch {
+	case !free:
+		e.drop()
+	case e.starting == nil && e.s.guard == nil:
+		c := make(chan started, 1)
+		e.starting = c
+		e.wg.Go(func() {
+			g, err := e.s.StartGuard()
+			c <- started{g, err}
+		})
 	}
-	e.taken = true
-	<-e.up
-	return e.guard, e.err
 }
 
-// drop quits the guard if nobody has taken it. It doesn't wait; close does.
+// take is the guard, or a new one if none comes.
+func (e *earlyGuard) take() (Guard, error) {
+	if e.starting == nil {
+		return e.s.StartGuard()
+	}
+	g := <-e.starting
+	e.starting = nil
+	return g.guard, g.err
+}
+
+// drop quits the guard if nobody has taken it. It doesn't wait.
 func (e *earlyGuard) drop() {
-	if e.taken {
+	c := e.starting
+	if c == nil {
 		return
 	}
-	e.taken = true
+	e.starting = nil
 	e.wg.Go(func() {
-		if <-e.up; e.err == nil {
-			e.guard.Quit()
+		if g := <-c; g.err == nil {
+			g.guard.Quit()
 		}
 	})
-}
-
-func (e *earlyGuard) close() {
-	e.drop()
-	e.wg.Wait()
 }
 
 // contend: waiting for the lock. No command, and no guard while others have the lock.
@@ -505,7 +510,7 @@ func (s *supervisor) ready(info []byte, early *earlyGuard) error {
 		}
 	}
 	if s.guard == nil {
-		if err := s.startGuard(early); err != nil {
+		if err := s.startGuard(early.take); err != nil {
 			return err
 		}
 	}
@@ -513,9 +518,9 @@ func (s *supervisor) ready(info []byte, early *earlyGuard) error {
 	return nil
 }
 
-// startGuard has a guard up: the early one, if there is one.
-func (s *supervisor) startGuard(early *earlyGuard) error {
-	g, err := early.take(s.StartGuard)
+// startGuard waits until the guard that start starts is up.
+func (s *supervisor) startGuard(start func() (Guard, error)) error {
+	g, err := start()
 	if err != nil {
 		return fmt.Errorf("%w: %w", errGuard, err)
 	}

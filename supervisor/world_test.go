@@ -268,8 +268,8 @@ type simTerm struct {
 	c *consulsession.Contender
 }
 
-func (l simLock) Acquire(ctx context.Context, ready func([]byte) error, waits func()) (Term, error) {
-	l.c.Contended = waits
+func (l simLock) Acquire(ctx context.Context, ready func([]byte) error, looks func(bool)) (Term, error) {
+	l.c.Looks = looks
 	t, err := l.c.Acquire(ctx, ready)
 	if err != nil {
 		return nil, err
