@@ -53,7 +53,7 @@ var seldom = map[string]bool{
 	"prefix": true, "host": true, "on-lost": true, "min-hold": true, "runtime-dir": true, "splay": true, "start-deadline": true, "early": true, "retry": true, "ttl": true, "poll": true, "check": true, "session-node": true,
 	"restart-delay": true, "max-restarts": true, "drop-consul-token": true, "pid-namespace": true,
 	"fence-cmd": true, "on-acquire": true, "on-release": true, "on-loss": true, "hook-timeout": true,
-	"ping-file": true, "metrics-listen": true, "metrics-file": true, "json": true, "time-zone": true, "result-file": true,
+	"ping-file": true, "metrics-listen": true, "metrics-file": true, "json": true, "time-zone": true, "result-file": true, "notify": true,
 }
 
 // commandHelp is a command's help as a template of the library, without anything to fill in.

@@ -177,6 +177,7 @@ func (h *holding) watch() {
 func (h *holding) turn(timer <-chan time.Time) (fired bool) {
 	h.Observer.Beat()
 	select {
+	case <-h.Turns:
 	case <-timer:
 		return true
 	case <-h.alarm.C():
