@@ -90,7 +90,7 @@ func (in *invocation) build() *cli.App {
 		Version: in.app.version,
 		Commands: []*cli.Command{in.runCommand(), in.verifyCommand(), in.fenceCommand(), in.statusCommand(), in.lsCommand(), in.historyCommand(), in.checkCommand(),
 			in.stepDownCommand(), in.pauseCommand(), in.resumeCommand(), in.unlockCommand(), in.resizeCommand(),
-			in.drainCommand(), in.undrainCommand(), in.doctorCommand(), in.releaseCommand(),
+			in.drainCommand(), in.undrainCommand(), in.doctorCommand(), in.systemdCommand(), in.releaseCommand(),
 			in.versionCommand(), in.completionCommand(), in.completeCommand()},
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "version", Aliases: []string{"V"}, Usage: "print the version"},
