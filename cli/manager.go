@@ -15,9 +15,9 @@ const (
 )
 
 const (
-	// beatEvery is a third of what a stop that is under way is extended by.
-	beatEvery  = 5 * time.Second
-	extendBy   = 3 * beatEvery
+	// beatEvery is often, since systemd forgets an extension at each daemon-reload.
+	beatEvery  = 2 * time.Second
+	extendBy   = 15 * time.Second
 	statusAge  = time.Minute      // "since 4m" is a minute old at most
 	readyLimit = 10 * time.Second // a standby is up by then, even if Consul hasn't told its place
 )

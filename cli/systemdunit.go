@@ -112,6 +112,9 @@ func (in *invocation) service(c *cli.Context, o RunOptions) (*service, error) {
 			s.flags = append(s.flags, f)
 		}
 	}
+	if s.calendar == "" && (o.NoWait || in.typed["once-per"] > 0) {
+		return nil, usageError("add --on-calendar EXPR", "with --no-wait or --once-per a service would end and be started again, all the time")
+	}
 	if in.typed["token"] > 0 {
 		o.Log.Warn().Msg("everybody can read the token in a unit; use --token-file, or CONSUL_HTTP_TOKEN_FILE in /etc/default/onlyone")
 	}

@@ -122,6 +122,8 @@ func TestSystemdUnits(t *testing.T) {
 		{"a --lease 1s -- /bin/true", "this works", exitConfig},
 		{"a --nonsense -- /bin/true", "unknown flag", exitUsage},
 		{"a --explain -- /bin/true", "unknown flag", exitUsage},
+		{"a --once-per 1d -- /bin/true", "--on-calendar", exitUsage},
+		{"a -n -- /bin/true", "--on-calendar", exitUsage},
 		{"a b -- /bin/true", "want one NAME", exitUsage},
 		{"a --token secret -- /bin/true", "--token-file", 0},
 		{"a --on-calendar *:*:0/10 -- /bin/true", "add --once-per", 0},

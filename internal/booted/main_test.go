@@ -17,6 +17,7 @@ import (
 // What all tests share.
 var (
 	web    [4]*host // web-1 to web-3, and web-4, which is rebooted
+	quiet  [4]*host // each for one test: systemd forgets timeouts at a daemon-reload
 	consul *consultest.Server
 )
 
@@ -40,7 +41,7 @@ func testMain(m *testing.M) int {
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
 	if !given {
-		_ = flag.Set("test.parallel", "32")
+		_ = flag.Set("test.parallel", "8")
 	}
 	var err error
 	if consul, err = consultest.New(consultest.Options{}); err != nil {
@@ -49,9 +50,12 @@ func testMain(m *testing.M) int {
 	}
 	defer consul.Close()
 	var wg sync.WaitGroup
-	errs := make([]error, len(web))
+	errs := make([]error, len(web)+len(quiet))
 	for i := range web {
 		wg.Go(func() { web[i], errs[i] = boot(fmt.Sprintf("web-%d", i+1)) })
+	}
+	for i := range quiet {
+		wg.Go(func() { quiet[i], errs[len(web)+i] = boot(fmt.Sprintf("quiet-%d", i+1)) })
 	}
 	wg.Wait()
 	for _, err := range errs {

@@ -77,27 +77,28 @@ func TestKilled(t *testing.T) {
 // The keeper is stopped, or keeper and guard: then only systemd can act, and does.
 func TestWatchdog(t *testing.T) {
 	t.Parallel()
-	for _, who := range []string{"onlyone", "both"} {
+	for i, who := range []string{"onlyone", "both"} {
+		holder := quiet[2+i]
 		t.Run(who, func(t *testing.T) {
 			t.Parallel()
-			j := newJob(t, web[:2], "--stop-timeout 2s", consultest.ChildOptions{IgnoreTerm: true})
-			j.start(web[0], "running")
-			j.running(1, web[0])
+			j := newJob(t, []*host{holder, web[1]}, "--stop-timeout 2s", consultest.ChildOptions{IgnoreTerm: true})
+			j.start(holder, "running")
+			j.running(1, holder)
 			j.start(web[1], "standby")
-			pids := fmt.Sprint(j.pid(web[0], "onlyone"))
+			pids := fmt.Sprint(j.pid(holder, "onlyone"))
 			if who == "both" {
-				pids = fmt.Sprint(j.pid(web[0], "leaseguard"), " ", pids)
+				pids = fmt.Sprint(j.pid(holder, "leaseguard"), " ", pids)
 			}
 			// The loop turned all the while.
-			if n := web[0].show(t, j.unit, "NRestarts"); n != "0" {
+			if n := holder.show(t, j.unit, "NRestarts"); n != "0" {
 				t.Errorf("restarted %s times before", n)
 			}
 			stop := consultest.BootNow()
-			web[0].sh(t, "kill -STOP "+pids)
+			holder.sh(t, "kill -STOP "+pids)
 			// WatchdogSec is 10 s, and the last WATCHDOG=1 may be 5 s old.
 			j.handOver(stop, j.running(2, web[1]), 19*time.Second)
-			web[0].state(t, j.unit, "active", "standby")
-			if log := web[0].journal(j.unit); !strings.Contains(log, "Watchdog timeout") {
+			holder.state(t, j.unit, "active", "standby")
+			if log := holder.journal(j.unit); !strings.Contains(log, "Watchdog timeout") {
 				t.Errorf("the watchdog didn't fire:\n%s", log)
 			}
 		})
@@ -126,21 +127,21 @@ func TestStopOfAStandby(t *testing.T) {
 // for it; a second stop meanwhile hurries nobody.
 func TestStopThatTakesItsTime(t *testing.T) {
 	t.Parallel()
-	j := newJob(t, web[:2], "--stop-timeout 14s", consultest.ChildOptions{IgnoreTerm: true})
-	web[0].write(t, "/etc/systemd/system/"+j.unit+".d/short.conf", "[Service]\nTimeoutStopSec=8\n")
-	web[0].sh(t, "systemctl daemon-reload")
-	j.start(web[0], "running")
-	j.running(1, web[0])
+	j := newJob(t, []*host{quiet[0], web[1]}, "--stop-timeout 14s", consultest.ChildOptions{IgnoreTerm: true})
+	quiet[0].write(t, "/etc/systemd/system/"+j.unit+".d/short.conf", "[Service]\nTimeoutStopSec=8\n")
+	quiet[0].sh(t, "systemctl daemon-reload")
+	j.start(quiet[0], "running")
+	j.running(1, quiet[0])
 	j.start(web[1], "standby")
 	begin := consultest.BootNow()
-	web[0].sh(t, "systemctl stop --no-block "+j.unit)
-	web[0].state(t, j.unit, "deactivating", "stopping")
-	web[0].sh(t, "systemctl stop "+j.unit)
+	quiet[0].sh(t, "systemctl stop --no-block "+j.unit)
+	quiet[0].state(t, j.unit, "deactivating", "stopping")
+	quiet[0].sh(t, "systemctl stop "+j.unit)
 	next := j.running(2, web[1])
 	if took := next.Start - begin; took < 14*time.Second {
 		t.Errorf("the next command started %s after the stop, before --stop-timeout 14s was over", took)
 	}
-	if got := web[0].show(t, j.unit, "Result"); got == "timeout" {
+	if got := quiet[0].show(t, j.unit, "Result"); got == "timeout" {
 		t.Errorf("Result=%s: systemd didn't wait", got)
 	}
 	if runs := j.runs(); runs[0].Term == 0 {
@@ -271,20 +272,20 @@ func TestUnprivileged(t *testing.T) {
 
 func TestNotifyRunning(t *testing.T) {
 	t.Parallel()
-	j := newJob(t, web[:2], "--notify running", consultest.ChildOptions{})
+	j := newJob(t, []*host{web[0], quiet[1]}, "--notify running", consultest.ChildOptions{})
 	// Less than what the standby waits: it asks for more.
-	web[1].write(t, "/etc/systemd/system/"+j.unit+".d/short.conf", "[Service]\nTimeoutStartSec=7\n")
-	web[1].sh(t, "systemctl daemon-reload")
+	quiet[1].write(t, "/etc/systemd/system/"+j.unit+".d/short.conf", "[Service]\nTimeoutStartSec=7\n")
+	quiet[1].sh(t, "systemctl daemon-reload")
 	j.start(web[0], "running")
-	web[1].sh(t, "systemctl start --no-block "+j.unit)
-	web[1].state(t, j.unit, "activating", "standby: 1st of 1")
+	quiet[1].sh(t, "systemctl start --no-block "+j.unit)
+	quiet[1].state(t, j.unit, "activating", "standby: 1st of 1")
 	time.Sleep(9 * time.Second)
-	web[1].state(t, j.unit, "activating", "standby")
-	if n := web[1].show(t, j.unit, "NRestarts"); n != "0" {
+	quiet[1].state(t, j.unit, "activating", "standby")
+	if n := quiet[1].show(t, j.unit, "NRestarts"); n != "0" {
 		t.Errorf("restarted %s times", n)
 	}
 	web[0].sh(t, "systemctl stop "+j.unit)
-	web[1].state(t, j.unit, "active", "running")
+	quiet[1].state(t, j.unit, "active", "running")
 }
 
 func TestNotifyChild(t *testing.T) {
@@ -359,6 +360,14 @@ func TestTemplate(t *testing.T) {
 	if !slices.Contains(got.Env, "ONLYONE_NAME=template") {
 		t.Errorf("no ONLYONE_NAME=template in %q", got.Env)
 	}
+	// A lock that is called otherwise than the unit.
+	h.write(t, "/etc/default/onlyone-named", "NAME=test/named\nCOMMAND=sleep 1000\n")
+	h.sh(t, "systemctl start onlyone@named")
+	h.state(t, "onlyone@named", "active", "running")
+	if kv := consul.Key(t, "onlyone/test/named/.lock"); kv == nil || kv.Session == "" {
+		t.Error("the lock test/named isn't held")
+	}
+	h.sh(t, "systemctl stop onlyone@named")
 	// Without its file it doesn't start, and says why.
 	if _, err := h.try("systemctl start onlyone@missing"); err == nil {
 		t.Error("onlyone@missing was started")
