@@ -76,7 +76,6 @@ func (o observer) Checked(renewal bool, err error, took time.Duration) {
 }
 
 func (o observer) Extended(left time.Duration) { o.tell.metrics.Lease(left) }
-func (o observer) Beat()                       {}
 
 // hook is a shell command line as a command. Its output goes to stderr: stdout belongs to
 // the command.

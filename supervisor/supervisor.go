@@ -180,7 +180,6 @@ type Observer interface {
 	// Checked: an ownership check or a renewal was answered (nil), or proves the loss, or was not answered.
 	Checked(renewal bool, err error, took time.Duration)
 	Extended(left time.Duration) // the lease
-	Beat()                       // the loop turns
 }
 
 type nobody struct{}
@@ -192,7 +191,6 @@ func (nobody) Ended(RunResult)                    {}
 func (nobody) Lost(error)                         {}
 func (nobody) Checked(bool, error, time.Duration) {}
 func (nobody) Extended(time.Duration)             {}
-func (nobody) Beat()                              {}
 
 // brokenRules switches safety rules off, so that the simulation can show that it would
 // notice. Only tests set it.
