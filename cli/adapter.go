@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"strconv"
 
@@ -10,18 +11,34 @@ import (
 
 // consulLock makes a contender the supervisor's Lock. The two packages don't know each
 // other; what passes between them passes here.
-type consulLock struct{ c *consulsession.Contender }
+type consulLock struct {
+	c    *consulsession.Contender
+	kept termStore
+}
 
 func (l consulLock) Acquire(ctx context.Context, ready func([]byte) error, looks func(bool)) (supervisor.Term, error) {
 	l.c.Looks = looks
-	t, err := l.c.Acquire(ctx, ready)
+	var info []byte
+	t, err := l.c.Acquire(ctx, func(now []byte) error {
+		l.kept.keep(now)
+		if !bytes.Equal(info, now) {
+			l.kept.drop(info)
+		}
+		info = now
+		return ready(now)
+	})
 	if err != nil {
+		l.kept.drop(info)
 		return nil, err
 	}
-	return consulTerm{t}, nil
+	return consulTerm{t, l.kept, info}, nil
 }
 
-type consulTerm struct{ *consulsession.Term }
+type consulTerm struct {
+	*consulsession.Term
+	kept termStore
+	info []byte
+}
 
 func (t consulTerm) Check(ctx context.Context) (supervisor.Order, error) {
 	o, err := t.Term.Check(ctx)
@@ -53,5 +70,9 @@ func (t consulTerm) Unclean() (env [][]string) {
 }
 
 func (t consulTerm) Unlock(ctx context.Context, r supervisor.RunResult) error {
-	return t.Term.Unlock(ctx, consulsession.Ended(r))
+	err := t.Term.Unlock(ctx, consulsession.Ended(r))
+	if err == nil {
+		t.kept.drop(t.info)
+	}
+	return err
 }
