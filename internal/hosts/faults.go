@@ -1,0 +1,489 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// A kind says what a fault may do to the job.
+type kind string
+
+const (
+	// kindRides: shorter than what is ridden out, it mustn't move the job.
+	kindRides kind = "rides"
+	// kindMoves: the job has to move.
+	kindMoves kind = "moves"
+	// kindMay: it may, and that isn't onlyone's choice alone (an election takes its time).
+	kindMay kind = "may"
+	// kindToken: it frees the lock at once, or stops a host whole. No lock can keep two
+	// apart then, only a token can. Overlaps are counted apart.
+	kindToken kind = "token"
+)
+
+// A part is what a fault hits. A program that doesn't have it takes no part in the script.
+type part int
+
+const (
+	partNetwork part = iota // between a host and the store
+	partAgent
+	partServers
+	partProcess
+	partGuard
+	partKey
+	partConsul // what only Consul has
+)
+
+func (p part) of(g program) bool {
+	switch p {
+	case partNetwork, partServers, partKey:
+		return g.store != ""
+	case partAgent, partConsul:
+		return g.store == storeConsul
+	case partGuard:
+		return g.guard
+	}
+	return true
+}
+
+// A fault can be played. Its begin returns what ends it; nil: nothing has to.
+type fault struct {
+	name  string
+	what  string // a few words for the table
+	hits  part
+	kind  kind
+	lasts time.Duration // 0: an instant, or as long as begin takes
+	begin func(ctx context.Context, t *target) (heal func(context.Context) error, err error)
+}
+
+// fromEnd says whether the bound counts from the end of the fault: it hits all hosts.
+func (f fault) fromEnd() bool { return f.hits == partServers || f.name == "rolling-agents" }
+
+// A target is whom a fault hits.
+type target struct {
+	lab      *lab
+	host     int // that of the holder, or one by chance
+	contests []*contest
+	snapshot []byte // of Consul, from before the locks were taken
+}
+
+func (t *target) h() *host { return t.lab.hosts[t.host] }
+
+// holder is the host of a contest's command: process faults hit each program where its
+// command runs.
+func (t *target) holder(c *contest) *host {
+	r, ok := c.runner()
+	i := slices.IndexFunc(t.lab.hosts, func(h *host) bool { return ok && h.name == r.Host })
+	if i < 0 {
+		return t.h()
+	}
+	return t.lab.hosts[i]
+}
+
+func servers() string { return network + "11-" + network + "13" }
+
+// faults are all that can be played, in the order of the table.
+func faults() []fault {
+	const long, short = 60 * time.Second, 10 * time.Second
+	drop := func(in, out string) func(context.Context, *target) (func(context.Context) error, error) {
+		return func(ctx context.Context, t *target) (func(context.Context) error, error) {
+			h := t.h()
+			return h.clear, h.drop(ctx, filter{in, out})
+		}
+	}
+	link := func(m mode, delay time.Duration) func(context.Context, *target) (func(context.Context) error, error) {
+		return func(_ context.Context, t *target) (func(context.Context) error, error) {
+			set := func(m mode, delay time.Duration) {
+				for _, p := range t.lab.hostProxies(t.host) {
+					p.set(m, delay)
+				}
+			}
+			set(m, delay)
+			return func(context.Context) error { set(modePass, 0); return nil }, nil
+		}
+	}
+	fromServers, toServers := "ip saddr "+servers()+" drop", "ip daddr "+servers()+" drop"
+	return []fault{
+		{"cut", "the host is cut off for 60 s", partNetwork, kindMoves, long, drop("drop", "drop")},
+		{"cut-short", "the host is cut off for 10 s", partNetwork, kindRides, short, drop("drop", "drop")},
+		{"unplug", "its cable is out for 60 s", partNetwork, kindMoves, long, unplug},
+		{"deaf", "it hears nothing for 60 s, but is heard", partNetwork, kindMoves, long, drop("drop", "")},
+		{"mute", "it isn't heard for 60 s, but hears", partNetwork, kindMoves, long, drop("", "drop")},
+		{"no-servers", "it is cut off from the servers only, 60 s", partNetwork, kindMoves, long, drop(fromServers, toServers)},
+		{"no-servers-short", "it is cut off from the servers only, 10 s", partNetwork, kindRides, short, drop(fromServers, toServers)},
+		{"loss", "30% of its packets are lost each way for 30 s", partNetwork, kindMay, 30 * time.Second,
+			drop("numgen random mod 100 < 30 drop", "numgen random mod 100 < 30 drop")},
+		{"loss-some", "5% of its packets are lost each way for 30 s", partNetwork, kindRides, 30 * time.Second,
+			drop("numgen random mod 100 < 5 drop", "numgen random mod 100 < 5 drop")},
+		{"narrow", "its link has 64 kbit/s for 30 s", partNetwork, kindRides, 30 * time.Second, narrow("64kbit")},
+		{"narrow-much", "its link has 8 kbit/s for 30 s", partNetwork, kindMay, 30 * time.Second, narrow("8kbit")},
+
+		{"delay", "all between program and store is 400 ms late each way, 30 s", partNetwork, kindRides, 30 * time.Second, link(modePass, 400*time.Millisecond)},
+		{"late", "answers are held for 60 s, then they come", partNetwork, kindMoves, long, link(modeHoldAnswers, 0)},
+		{"late-short", "answers are held for 10 s, then they come", partNetwork, kindRides, short, link(modeHoldAnswers, 0)},
+		{"hang", "nothing passes to its agent or back for 60 s; connections stay open", partNetwork, kindMoves, long, link(modeHang, 0)},
+		{"refuse", "its agent refuses connections for 60 s", partNetwork, kindMoves, long, link(modeRefuse, 0)},
+		{"refuse-short", "its agent refuses connections for 10 s", partNetwork, kindRides, short, link(modeRefuse, 0)},
+
+		{"agent-freeze", "its agent is frozen for 60 s", partAgent, kindMoves, long, freezeAgent},
+		{"agent-freeze-short", "its agent is frozen for 10 s", partAgent, kindRides, short, freezeAgent},
+		{"agent-kill", "its agent is killed, and back after 5 s", partAgent, kindRides, 5 * time.Second, killAgent},
+		{"agent-restart", "its agent is stopped by SIGTERM, and back after 2 s", partAgent, kindMay, 2 * time.Second, termAgent},
+		{"agent-leave", "its agent leaves (consul leave), and is back after 20 s", partConsul, kindMay, 20 * time.Second, leave},
+		{"rolling-agents", "all agents are restarted by SIGTERM, one by one", partAgent, kindMay, 0, rollAgents},
+
+		{"leader-kill", "the leader is killed, and back after 10 s", partServers, kindRides, short, onLeader((*process).kill, nil)},
+		{"leader-freeze", "the leader is frozen for 10 s", partServers, kindMay, short, onLeader(freeze, thaw)},
+		{"leader-freeze-long", "the leader is frozen for 40 s", partServers, kindMay, 40 * time.Second, onLeader(freeze, thaw)},
+		{"leader-cut", "the leader's host is cut off for 30 s", partServers, kindMay, 30 * time.Second, cutLeader},
+		{"servers-freeze", "all servers are frozen for 5 s", partServers, kindRides, 5 * time.Second, onServers(freeze, thaw)},
+		{"servers-freeze-long", "all servers are frozen for 60 s", partServers, kindMoves, long, onServers(freeze, thaw)},
+		{"servers-kill", "all servers are killed, and back after 2 s", partServers, kindMay, 2 * time.Second, onServers((*process).kill, nil)},
+		{"rolling-servers", "all servers are restarted, one by one", partServers, kindRides, 0, rollServers},
+		{"disk-full", "the servers' disks are full for 20 s", partServers, kindMay, 20 * time.Second, fillDisks},
+
+		{"keeper-kill", "kill -9 of the program", partProcess, kindMoves, 0, onKeeper(syscall.SIGKILL, 0)},
+		{"keeper-freeze", "the program is frozen for 60 s", partProcess, kindMoves, long, onKeeper(syscall.SIGSTOP, syscall.SIGCONT)},
+		{"keeper-freeze-short", "the program is frozen for 10 s", partProcess, kindRides, short, onKeeper(syscall.SIGSTOP, syscall.SIGCONT)},
+		{"guard-kill", "kill -9 of the guard", partGuard, kindMoves, 0, onGuard(syscall.SIGKILL, 0)},
+		{"guard-freeze", "the guard is frozen for 60 s", partGuard, kindMoves, long, onGuard(syscall.SIGSTOP, syscall.SIGCONT)},
+		{"guard-freeze-short", "the guard is frozen for 10 s", partGuard, kindRides, short, onGuard(syscall.SIGSTOP, syscall.SIGCONT)},
+		{"child-kill", "kill -9 of the command", partProcess, kindMoves, 0, onChild(syscall.SIGKILL, 0)},
+		{"child-freeze", "the command is frozen for 20 s", partProcess, kindRides, 20 * time.Second, onChild(syscall.SIGSTOP, syscall.SIGCONT)},
+		{"host-dead", "every process of the host is killed, and back after 60 s", partNetwork, kindMoves, long, hostDead},
+
+		{"session-destroyed", "an operator destroys the session (etcd: revokes the lease)", partKey, kindMoves, 0, destroySessions},
+		{"key-deleted", "an operator deletes the lock's key", partKey, kindToken, 0, deleteKeys},
+		{"snapshot-restored", "an operator restores a snapshot from before", partConsul, kindToken, 0, restoreSnapshot},
+		{"host-freeze", "every process of the host is frozen for 60 s", partNetwork, kindToken, long, hostFreeze},
+	}
+}
+
+func faultByName(name string) (fault, bool) {
+	all := faults()
+	i := slices.IndexFunc(all, func(f fault) bool { return f.name == name })
+	if i < 0 {
+		return fault{}, false
+	}
+	return all[i], true
+}
+
+func listFaults(w io.Writer) {
+	for _, f := range faults() {
+		fmt.Fprintf(w, "%-20s %-6s %s\n", f.name, f.kind, f.what)
+	}
+}
+
+func unplug(ctx context.Context, t *target) (func(context.Context) error, error) {
+	set := func(ctx context.Context, state string) error {
+		return run(ctx, "", "ip", "link", "set", t.h().name, state)
+	}
+	return func(ctx context.Context) error { return set(ctx, "up") }, set(ctx, "down")
+}
+
+func narrow(rate string) func(context.Context, *target) (func(context.Context) error, error) {
+	return func(ctx context.Context, t *target) (func(context.Context) error, error) {
+		// Both ends of the cable: each limits what leaves it.
+		near, far := "tc qdisc %s dev eth0 root", "tc qdisc %s dev "+t.h().name+" root"
+		limit := " tbf rate " + rate + " burst 3000 limit 6000"
+		words := func(format, verb, rest string) []string {
+			return strings.Fields(fmt.Sprintf(format, verb) + rest)
+		}
+		heal := func(ctx context.Context) error {
+			return errors.Join(t.h().run(ctx, "", words(near, "del", "")...), run(ctx, "", words(far, "del", "")...))
+		}
+		return heal, errors.Join(t.h().run(ctx, "", words(near, "add", limit)...), run(ctx, "", words(far, "add", limit)...))
+	}
+}
+
+func freeze(p *process) { p.signal(syscall.SIGSTOP) }
+func thaw(p *process)   { p.signal(syscall.SIGCONT) }
+
+func freezeAgent(_ context.Context, t *target) (func(context.Context) error, error) {
+	p := t.lab.consul.agents[t.host]
+	freeze(p)
+	return func(context.Context) error { thaw(p); return nil }, nil
+}
+
+func (t *target) startAgent(context.Context) error { return t.lab.consul.startAgent(t.host) }
+
+func killAgent(_ context.Context, t *target) (func(context.Context) error, error) {
+	t.lab.consul.agents[t.host].kill()
+	return t.startAgent, nil
+}
+
+// agentPatience is how long an agent may take to leave.
+const agentPatience = 20 * time.Second
+
+func termAgent(_ context.Context, t *target) (func(context.Context) error, error) {
+	t.lab.consul.agents[t.host].stop(agentPatience)
+	return t.startAgent, nil
+}
+
+func leave(ctx context.Context, t *target) (func(context.Context) error, error) {
+	err := t.h().run(ctx, "", t.lab.opt.Binaries["consul"], "leave", "-http-addr="+consulAgent)
+	if err == nil {
+		t.lab.consul.agents[t.host].stop(agentPatience)
+	}
+	return t.startAgent, err
+}
+
+func rollAgents(ctx context.Context, t *target) (func(context.Context) error, error) {
+	c := t.lab.consul
+	for i := range c.agents {
+		c.agents[i].stop(agentPatience)
+		if err := c.startAgent(i); err != nil {
+			return nil, err
+		}
+		if err := waitUntil(ctx, startLimit, func() error { return c.ready(ctx, i) }); err != nil {
+			return nil, err
+		}
+		if err := sleep(ctx, 2*time.Second); err != nil {
+			return nil, err
+		}
+	}
+	return nil, nil
+}
+
+// onLeader does something to the leader of each store. Without undo it is started again.
+func onLeader(do, undo func(*process)) func(context.Context, *target) (func(context.Context) error, error) {
+	return func(ctx context.Context, t *target) (func(context.Context) error, error) {
+		var heals []func() error
+		for _, s := range t.lab.stores() {
+			i, err := s.leader(ctx)
+			if err != nil {
+				return nil, err
+			}
+			heals = append(heals, onServer(s, i, do, undo))
+		}
+		return healAll(heals), nil
+	}
+}
+
+func onServers(do, undo func(*process)) func(context.Context, *target) (func(context.Context) error, error) {
+	return func(_ context.Context, t *target) (func(context.Context) error, error) {
+		var heals []func() error
+		for _, s := range t.lab.stores() {
+			for i := range numServers {
+				heals = append(heals, onServer(s, i, do, undo))
+			}
+		}
+		return healAll(heals), nil
+	}
+}
+
+func onServer(s store, i int, do, undo func(*process)) func() error {
+	p := s.server(i)
+	do(p)
+	if undo == nil {
+		return func() error { return s.startServer(i) }
+	}
+	return func() error { undo(p); return nil }
+}
+
+func healAll(heals []func() error) func(context.Context) error {
+	return func(context.Context) error {
+		var errs []error
+		for _, heal := range heals {
+			errs = append(errs, heal())
+		}
+		return errors.Join(errs...)
+	}
+}
+
+// cutLeader cuts off the hosts of the leaders: one host, or two if Consul's and etcd's are
+// not the same.
+func cutLeader(ctx context.Context, t *target) (func(context.Context) error, error) {
+	var cut []*host
+	heal := func(ctx context.Context) error {
+		var errs []error
+		for _, h := range cut {
+			errs = append(errs, h.clear(ctx))
+		}
+		return errors.Join(errs...)
+	}
+	for _, s := range t.lab.stores() {
+		i, err := s.leader(ctx)
+		if err != nil {
+			return heal, err
+		}
+		if h := t.lab.servers[i]; len(cut) == 0 {
+			// Two cut-off hosts would be another fault: so only Consul's, if both are used.
+			cut = append(cut, h)
+			if err := h.drop(ctx, filter{"drop", "drop"}); err != nil {
+				return heal, err
+			}
+		}
+	}
+	return heal, nil
+}
+
+func rollServers(ctx context.Context, t *target) (func(context.Context) error, error) {
+	for i := range numServers {
+		for _, s := range t.lab.stores() {
+			s.server(i).stop(agentPatience)
+			if err := s.startServer(i); err != nil {
+				return nil, err
+			}
+		}
+		// As one who does it by hand: the next one when the cluster is whole again.
+		if err := waitUntil(ctx, startLimit, func() error { return t.lab.ready(ctx) }); err != nil {
+			return nil, err
+		}
+		if err := sleep(ctx, 5*time.Second); err != nil {
+			return nil, err
+		}
+	}
+	return nil, nil
+}
+
+func fillDisks(_ context.Context, t *target) (func(context.Context) error, error) {
+	var files []string
+	heal := func(context.Context) error {
+		var errs []error
+		for _, file := range files {
+			errs = append(errs, os.Remove(file))
+		}
+		return errors.Join(append(errs, t.lab.revive())...)
+	}
+	block := make([]byte, 1<<16)
+	for _, s := range t.lab.stores() {
+		for i := range numServers {
+			name := filepath.Join(s.disk(i), "ballast")
+			files = append(files, name)
+			f, err := os.Create(name)
+			for err == nil {
+				_, err = f.Write(block)
+			}
+			f.Close()
+			if !errors.Is(err, syscall.ENOSPC) {
+				return heal, err
+			}
+		}
+	}
+	return heal, nil
+}
+
+// signals sends a signal to processes now, and another one to the same ones in the end.
+func signals(pids []int, now, later syscall.Signal) func(context.Context) error {
+	for _, pid := range pids {
+		_ = syscall.Kill(pid, now)
+	}
+	if later == 0 {
+		return nil
+	}
+	return func(context.Context) error {
+		for _, pid := range pids {
+			_ = syscall.Kill(pid, later)
+		}
+		return nil
+	}
+}
+
+func onKeeper(now, later syscall.Signal) func(context.Context, *target) (func(context.Context) error, error) {
+	return onEach(now, later, func(t *target, c *contest) (int, error) { return c.keeper(t.holder(c)).pid, nil })
+}
+
+func onGuard(now, later syscall.Signal) func(context.Context, *target) (func(context.Context) error, error) {
+	return onEach(now, later, func(t *target, c *contest) (int, error) {
+		for _, pid := range children(c.keeper(t.holder(c)).pid) {
+			if b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); strings.TrimSpace(string(b)) == "leaseguard" {
+				return pid, nil
+			}
+		}
+		return 0, fmt.Errorf("%s has no guard", c.name)
+	})
+}
+
+func onChild(now, later syscall.Signal) func(context.Context, *target) (func(context.Context) error, error) {
+	return onEach(now, later, func(t *target, c *contest) (int, error) {
+		r, ok := c.runner()
+		if !ok {
+			return 0, fmt.Errorf("%s runs nothing", c.name)
+		}
+		return r.Pid, nil
+	})
+}
+
+// onEach signals one process of each program that has it.
+func onEach(now, later syscall.Signal, find func(*target, *contest) (int, error)) func(context.Context, *target) (func(context.Context) error, error) {
+	return func(_ context.Context, t *target) (func(context.Context) error, error) {
+		var pids []int
+		for _, c := range t.contests {
+			pid, err := find(t, c)
+			if err != nil {
+				return nil, err
+			}
+			pids = append(pids, pid)
+		}
+		return signals(pids, now, later), nil
+	}
+}
+
+// hostProcesses are all processes of a host, agent and contenders and what they started.
+func (t *target) hostProcesses() (pids []int) {
+	if t.lab.consul != nil {
+		pids = append(pids, t.lab.consul.agents[t.host].pid)
+	}
+	for _, c := range t.contests {
+		pids = append(pids, tree(c.keeper(t.h()).pid)...)
+		lives, _ := c.lives()
+		for _, v := range lives { // those that have lost their parents, too
+			if v.Host == t.h().name && alive(v.Pid) && !slices.Contains(pids, v.Pid) {
+				pids = append(pids, v.Pid)
+			}
+		}
+	}
+	return pids
+}
+
+func hostFreeze(_ context.Context, t *target) (func(context.Context) error, error) {
+	return signals(t.hostProcesses(), syscall.SIGSTOP, syscall.SIGCONT), nil
+}
+
+// hostDead cuts the host off and kills all: its contenders come back at once (they can't
+// reach anything), its agent and network at the end.
+func hostDead(ctx context.Context, t *target) (func(context.Context) error, error) {
+	heal := func(ctx context.Context) error {
+		err := t.h().clear(ctx)
+		if t.lab.consul != nil {
+			err = errors.Join(err, t.startAgent(ctx))
+		}
+		return err
+	}
+	if err := t.h().drop(ctx, filter{"drop", "drop"}); err != nil {
+		return heal, err
+	}
+	signals(t.hostProcesses(), syscall.SIGKILL, 0)
+	if t.lab.consul != nil {
+		<-t.lab.consul.agents[t.host].ended
+	}
+	return heal, nil
+}
+
+func destroySessions(ctx context.Context, t *target) (func(context.Context) error, error) {
+	var errs []error
+	for _, c := range t.contests {
+		errs = append(errs, c.destroy(ctx, t.lab, c.lock))
+	}
+	return nil, errors.Join(errs...)
+}
+
+func deleteKeys(ctx context.Context, t *target) (func(context.Context) error, error) {
+	var errs []error
+	for _, c := range t.contests {
+		errs = append(errs, c.deleteKey(ctx, t.lab, c.lock))
+	}
+	return nil, errors.Join(errs...)
+}
+
+func restoreSnapshot(ctx context.Context, t *target) (func(context.Context) error, error) {
+	return nil, t.lab.consul.restore(ctx, t.snapshot)
+}
