@@ -153,8 +153,9 @@ func (v *verdict) idle(all []term, strikes []strike, now time.Duration, r rules)
 			return
 		}
 		v.Idle = max(v.Idle, to-end)
-		// The clock of the bound starts anew with each fault.
-		from := end
+		// The clock of the bound starts anew with each fault. A command that ended long
+		// after the last one did so for another reason.
+		from := time.Duration(0)
 		for _, s := range strikes {
 			if s.From < to {
 				at := s.From
@@ -163,6 +164,9 @@ func (v *verdict) idle(all []term, strikes []strike, now time.Duration, r rules)
 				}
 				from = max(from, at)
 			}
+		}
+		if end > from+r.Bound {
+			from = end
 		}
 		if late := to - from - r.Bound; late > slack {
 			what := "nobody ran"

@@ -202,7 +202,7 @@ type result struct {
 }
 
 // broken says whether a promise of onlyone was broken.
-func (r result) broken() bool { return r.contest.name == "onlyone" && len(r.verdict.Broken) > 0 }
+func (r result) broken() bool { return len(r.verdict.Broken) > 0 }
 
 // results judges all programs, and only then ends them.
 func (l *lab) results(contests []*contest, strikes []strike) ([]*result, error) {
@@ -234,6 +234,9 @@ func (l *lab) judge(c *contest, strikes []strike) (v verdict, all []term, now ti
 		all[i].Alive = alive(t.procs[0].Pid)
 	}
 	v = judge(all, strikes, now, l.rules())
+	if c.name != "onlyone" {
+		v.Broken = nil // it hasn't promised that
+	}
 	if len(all) == 0 {
 		return v, nil, now, fmt.Errorf("%s never ran", c.name)
 	}

@@ -20,7 +20,7 @@ const (
 // A proxy stands between a program and what it speaks to, on the program's host. What it has
 // held back passes when the mode allows it: late, but in order.
 type proxy struct {
-	from   *host
+	from   place
 	target string
 	ln     net.Listener
 
@@ -33,12 +33,18 @@ type proxy struct {
 	wg      sync.WaitGroup
 }
 
-func newProxy(h *host, listen, target string) (*proxy, error) {
-	ln, err := h.listen(listen)
+// A place is where a proxy listens and from where it connects: a host.
+type place interface {
+	listen(addr string) (net.Listener, error)
+	dial(ctx context.Context, addr string) (net.Conn, error)
+}
+
+func newProxy(from place, listen, target string) (*proxy, error) {
+	ln, err := from.listen(listen)
 	if err != nil {
 		return nil, err
 	}
-	p := &proxy{from: h, target: target, ln: ln, changed: make(chan struct{}), conns: map[net.Conn]bool{}}
+	p := &proxy{from: from, target: target, ln: ln, changed: make(chan struct{}), conns: map[net.Conn]bool{}}
 	p.wg.Go(p.accept)
 	return p, nil
 }
