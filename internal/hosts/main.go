@@ -3,6 +3,7 @@
 //
 //	go run ./internal/hosts [-for 3m] [-seed N] [-consul 1.8|1.14] [-program onlyone,consul-lock]
 //	go run ./internal/hosts -script all|NAME,NAME... [-program onlyone,consul-lock,etcdctl-lock,flock]
+//	go run ./internal/hosts -pieces 10m -for 2h
 //	go run ./internal/hosts -list
 //	go run ./internal/hosts report         # docs/results.md and docs/img from docs/results
 //
@@ -39,6 +40,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"time"
 )
@@ -84,7 +86,8 @@ func main() {
 type options struct {
 	Seed     uint64
 	For      time.Duration
-	Consul   string // its version
+	Piece    time.Duration // 0: in one piece
+	Consul   string        // its version
 	Programs []string
 	Scripts  []string // "all": all of them; none: at random
 	Log      string   // the results are appended to it
@@ -122,7 +125,8 @@ func parse(args []string, out io.Writer) (options, error) {
 	f.SetOutput(out)
 	f.Uint64Var(&o.Seed, "seed", 0, "the `seed` of random faults (default: a new one)")
 	f.DurationVar(&o.For, "for", 3*time.Minute, "how long faults come at random")
-	f.StringVar(&o.Consul, "consul", "1.14", "`version` of Consul: 1.8 or 1.14")
+	f.StringVar(&o.Consul, "consul", "", "`version` of Consul: 1.8 or 1.14 (default: 1.8; with -pieces both in turn)")
+	f.DurationVar(&o.Piece, "pieces", 0, "run in pieces of this `length`, each on a fresh cluster, with the next seed")
 	programs := f.String("program", "onlyone", "`programs` that contend, with commas: "+strings.Join(programNames(), ", "))
 	scripts := f.String("script", "", "play these `faults` one by one, with commas; all: each")
 	f.StringVar(&o.Log, "log", "", "append the results to this `file`")
@@ -136,6 +140,9 @@ func parse(args []string, out io.Writer) (options, error) {
 	}
 	if *list {
 		return o, errList
+	}
+	if o.Consul != "" && !slices.Contains(consulVersions(), o.Consul) {
+		return o, fmt.Errorf("there is no Consul %s here, only %s", o.Consul, strings.Join(consulVersions(), " and "))
 	}
 	if o.Seed == 0 {
 		o.Seed = rand.Uint64N(1_000_000_000)
@@ -152,9 +159,11 @@ func parse(args []string, out io.Writer) (options, error) {
 			return o, fmt.Errorf("unknown fault %q; -list lists them", s)
 		}
 	}
-	o.Command = command(o)
 	return o, nil
 }
+
+// consulVersions are those that scripts/consul knows.
+func consulVersions() []string { return []string{"1.8", "1.14"} }
 
 // command is how to get this run again.
 func command(o options) string {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -42,12 +44,53 @@ func outsideMain(args []string) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
+	if o.Piece > 0 {
+		return pieces(ctx, o)
+	}
+	if o.Consul == "" {
+		o.Consul = consulVersions()[0]
+	}
+	return piece(ctx, o)
+}
+
+// piece is one run.
+func piece(ctx context.Context, o options) int {
+	o.Command = command(o)
 	code, err := outside(ctx, o)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		return exitFailed
 	}
 	return code
+}
+
+// patience is how many pieces may fail one after the other: a busy machine is no reason to
+// give up the rest of a long run.
+const patience = 3
+
+// pieces runs one piece after the other. The worst exit code counts: a broken promise, then
+// a rig that failed.
+func pieces(ctx context.Context, o options) int {
+	versions := consulVersions()
+	if o.Consul != "" {
+		versions = []string{o.Consul}
+	}
+	until, failed, worst := time.Now().Add(o.For), 0, exitOK
+	for n := 0; failed < patience && ctx.Err() == nil && time.Now().Before(until); n++ {
+		p := o
+		p.Piece, p.For, p.Seed, p.Consul = 0, o.Piece, o.Seed+uint64(n), versions[n%len(versions)]
+		switch code := piece(ctx, p); code {
+		case exitFailed:
+			failed++
+			worst = cmp.Or(worst, exitFailed)
+		case exitBroken:
+			worst = exitBroken
+			failed = 0
+		default:
+			failed = 0
+		}
+	}
+	return worst
 }
 
 // missing says what this machine lacks.
