@@ -98,7 +98,6 @@ hosts-long: FOR := $(or $(FOR),2h)
 hosts-long: PROGRAM := $(or $(PROGRAM),onlyone$(comma)consul-lock)
 hosts-long: LOG := $(or $(LOG),docs/results/hosts-random.jsonl)
 hosts-long:
-	@mkdir -p docs/results
 	@status=0; $(HOSTS) -pieces 10m || status=$$?; $(MAKE) --no-print-directory hosts-report; exit $$status
 
 .PHONY: hosts-report

@@ -50,7 +50,9 @@ type verdict struct {
 	OverlapAll   time.Duration // likewise, helpers count as well
 	TokenOverlap time.Duration // OverlapAll that only a token covers
 	TakeOver     time.Duration // from the (last) fault to the next command; 0: it didn't move, -1: never
+	Still        bool          // two lived at once when the record ended: the overlap would have gone on
 	Idle         time.Duration // the longest time without a command
+	Late         time.Duration // the longest time by which the bound was missed; slack and less is the machine's
 	Moves        int           // how often another command started after the first fault
 	Needless     int           // faults shorter than what is ridden out, and yet the command ended
 	Survivors    int           // processes that outlived their lock
@@ -85,7 +87,7 @@ func terms(lives []life) []term {
 // which they began.
 func judge(all []term, strikes []strike, now time.Duration, r rules) verdict {
 	var v verdict
-	v.overlaps(all, strikes)
+	v.overlaps(all, strikes, now)
 	v.tokens(all)
 	v.idle(all, strikes, now, r)
 	v.moves(all, strikes, now, r)
@@ -96,7 +98,7 @@ func (v *verdict) broke(format string, args ...any) {
 	v.Broken = append(v.Broken, fmt.Sprintf(format, args...))
 }
 
-func (v *verdict) overlaps(all []term, strikes []strike) {
+func (v *verdict) overlaps(all []term, strikes []strike, now time.Duration) {
 	survivors := map[int]bool{}
 	for i, b := range all {
 		for _, a := range all[:i] {
@@ -104,6 +106,7 @@ func (v *verdict) overlaps(all []term, strikes []strike) {
 				continue
 			}
 			both := min(a.All, b.All) - b.From
+			v.Still = v.Still || min(a.All, b.All) >= now-maxGap
 			if covered(strikes, b.From) {
 				v.TokenOverlap = max(v.TokenOverlap, both)
 				continue
@@ -168,7 +171,9 @@ func (v *verdict) idle(all []term, strikes []strike, now time.Duration, r rules)
 		if end > from+r.Bound {
 			from = end
 		}
-		if late := to - from - r.Bound; late > slack {
+		late := to - from - r.Bound
+		v.Late = max(v.Late, late)
+		if late > slack {
 			what := "nobody ran"
 			if ended {
 				what = "nobody had run yet"

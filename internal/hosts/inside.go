@@ -61,21 +61,21 @@ func prepare(o options) error {
 	return nil
 }
 
-// enterMain becomes a program of a host: enter NETNS AHEAD CMD [ARG...], where AHEAD are the
-// seconds by which the host's clocks are ahead.
+// enterMain becomes a program of a host: enter HOST NETNS AHEAD CMD [ARG...], where AHEAD are
+// the seconds by which the host's clocks are ahead.
 func enterMain(args []string) int {
-	if len(args) < 3 {
+	if len(args) < 4 {
 		return exitUsage
 	}
-	err := enter(args[0], args[1])
+	err := enter(args[0], args[1], args[2])
 	if err == nil {
-		err = fmt.Errorf("cannot execute %s: %w", args[2], syscall.Exec(args[2], args[2:], os.Environ()))
+		err = fmt.Errorf("cannot execute %s: %w", args[3], syscall.Exec(args[3], args[3:], os.Environ()))
 	}
 	fmt.Fprintln(os.Stderr, "error:", err)
 	return exitFailed
 }
 
-func enter(netns, ahead string) error {
+func enter(host, netns, ahead string) error {
 	runtime.LockOSThread() // namespaces are the thread's, and it will be the one that executes
 	fd, err := unix.Open(netns, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -83,6 +83,12 @@ func enter(netns, ahead string) error {
 	}
 	if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("cannot enter %s: %w", netns, err)
+	}
+	if err := unix.Unshare(unix.CLONE_NEWUTS); err != nil {
+		return fmt.Errorf("cannot have a host name: %w", err)
+	}
+	if err := unix.Sethostname([]byte(host)); err != nil {
+		return fmt.Errorf("cannot set the host name: %w", err)
 	}
 	if n, err := strconv.Atoi(ahead); err != nil || n == 0 {
 		return err

@@ -35,7 +35,7 @@ func (s starter) start(h *host, name string, env []string, argv ...string) (*pro
 	}
 	defer log.Close()
 	fmt.Fprintf(log, "=== %.3f %s %s\n", bootNow().Seconds(), h.name, strings.Join(argv, " "))
-	cmd := exec.Command(s.self, append([]string{enterMode, h.path, strconv.Itoa(h.ahead)}, argv...)...)
+	cmd := exec.Command(s.self, append([]string{enterMode, h.name, h.path, strconv.Itoa(h.ahead)}, argv...)...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Env = append(baseEnv(), env...)
 	if err := cmd.Start(); err != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 )
@@ -61,8 +62,10 @@ type verdictRecord struct {
 	Overlap      float64  `json:"overlap"`
 	OverlapAll   float64  `json:"overlap_all"`
 	TokenOverlap float64  `json:"token_overlap,omitempty"`
+	Still        bool     `json:"still,omitempty"`
 	TakeOver     float64  `json:"take_over,omitempty"` // -1: nobody took over
 	Idle         float64  `json:"idle"`
+	Late         float64  `json:"late,omitempty"`
 	Moves        int      `json:"moves"`
 	Needless     int      `json:"needless"`
 	Survivors    int      `json:"survivors"`
@@ -92,7 +95,7 @@ func round(d time.Duration) float64 { return math.Round(d.Seconds()*1000) / 1000
 
 func (v verdict) record() *verdictRecord {
 	r := &verdictRecord{Overlap: round(v.Overlap), OverlapAll: round(v.OverlapAll), TokenOverlap: round(v.TokenOverlap),
-		TakeOver: round(v.TakeOver), Idle: round(v.Idle), Moves: v.Moves, Needless: v.Needless, Survivors: v.Survivors,
+		TakeOver: round(v.TakeOver), Still: v.Still, Idle: round(v.Idle), Late: round(v.Late), Moves: v.Moves, Needless: v.Needless, Survivors: v.Survivors,
 		Tokens: v.Tokens, TokensFell: v.TokensFell, Broken: v.Broken}
 	if v.TakeOver == -1 {
 		r.TakeOver = -1
@@ -119,6 +122,9 @@ func spanRecords(spans []span, zero time.Duration) (all [][2]float64) {
 
 // appendLog appends records to a log.
 func appendLog(name string, records ...record) error {
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		return err
+	}
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
 		return err
