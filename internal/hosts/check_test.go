@@ -48,7 +48,7 @@ func TestJudge(t *testing.T) {
 			name:    "moved after the bound",
 			terms:   []term{lived("h1", 5, 0, 35, 35), onAtTheEnd(lived("h2", 9, 63, 100, 100))},
 			strikes: []strike{strikeOf(kindMoves, 20, 80)}, now: 100,
-			want:   verdict{Tokens: true, Moves: 1, TakeOver: 43 * time.Second, Idle: 28 * time.Second},
+			want:   verdict{Tokens: true, Moves: 1, TakeOver: 43 * time.Second, Idle: 28 * time.Second, Late: 3 * time.Second},
 			broken: "nobody ran until 63.000, 3s after the bound of 40s",
 		},
 		{
@@ -61,7 +61,7 @@ func TestJudge(t *testing.T) {
 			name:    "nobody took over",
 			terms:   []term{lived("h1", 5, 0, 35, 35)},
 			strikes: []strike{strikeOf(kindMoves, 20, 80)}, now: 100,
-			want:   verdict{Tokens: true, TakeOver: -1, Idle: 65 * time.Second},
+			want:   verdict{Tokens: true, TakeOver: -1, Idle: 65 * time.Second, Late: 40 * time.Second},
 			broken: "nobody had run yet until 100.000, 40s after the bound",
 		},
 		{
@@ -70,6 +70,13 @@ func TestJudge(t *testing.T) {
 			strikes: []strike{strikeOf(kindMoves, 20, 80)}, now: 100,
 			want:   verdict{Tokens: true, Moves: 1, TakeOver: 25500 * time.Millisecond, Overlap: 4500 * time.Millisecond, OverlapAll: 4500 * time.Millisecond, Survivors: 2},
 			broken: "h1's command (token 5, from 0.000) still lived for 4.5s when h2's",
+		},
+		{
+			name:    "two at once, and no end of it",
+			terms:   []term{onAtTheEnd(lived("h1", 5, 0, 100, 100)), onAtTheEnd(lived("h2", 9, 45, 100, 100))},
+			strikes: []strike{strikeOf(kindMoves, 20, 80)}, now: 100,
+			want:   verdict{Tokens: true, Moves: 1, TakeOver: 25 * time.Second, Overlap: 55 * time.Second, OverlapAll: 55 * time.Second, Survivors: 2, Still: true},
+			broken: "still lived for 55s",
 		},
 		{
 			name:    "only the helper lived on",
@@ -140,7 +147,7 @@ func TestJudge(t *testing.T) {
 func equal(a, b verdict) bool {
 	a.Broken, b.Broken = nil, nil
 	return a.Overlap == b.Overlap && a.OverlapAll == b.OverlapAll && a.TokenOverlap == b.TokenOverlap && a.TakeOver == b.TakeOver &&
-		a.Idle == b.Idle && a.Moves == b.Moves && a.Needless == b.Needless && a.Survivors == b.Survivors && a.Tokens == b.Tokens && a.TokensFell == b.TokensFell
+		a.Idle == b.Idle && a.Still == b.Still && a.Late == b.Late && a.Moves == b.Moves && a.Needless == b.Needless && a.Survivors == b.Survivors && a.Tokens == b.Tokens && a.TokensFell == b.TokensFell
 }
 
 // TestFaultTable: each fault can be told from the others, and its kind fits its length.
