@@ -49,7 +49,7 @@ type verdict struct {
 	Overlap      time.Duration // the longest time with two commands at once
 	OverlapAll   time.Duration // likewise, helpers count as well
 	TokenOverlap time.Duration // OverlapAll that only a token covers
-	TakeOver     time.Duration // from the (last) fault to the next command; 0: it didn't move, -1: never
+	TakeOver     time.Duration // the longest time from a fault that moved the job to the next command; 0: none did, -1: never
 	Still        bool          // two lived at once when the record ended: the overlap would have gone on
 	Idle         time.Duration // the longest time without a command
 	Late         time.Duration // the longest time by which the bound was missed; slack and less is the machine's
@@ -217,9 +217,10 @@ func (v *verdict) moves(all []term, strikes []strike, now time.Duration, r rules
 		if !another && (t.Alive || t.To >= until-maxGap) {
 			continue // it ran on
 		}
-		v.TakeOver = -1
-		if next >= 0 {
-			v.TakeOver = all[next].From - s.From
+		if next < 0 {
+			v.TakeOver = -1
+		} else if v.TakeOver >= 0 {
+			v.TakeOver = max(v.TakeOver, all[next].From-s.From)
 		}
 		if s.Kind == kindRides || s.Kind == kindMay && s.To-s.From <= r.Ridden {
 			v.Needless++
