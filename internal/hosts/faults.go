@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -118,6 +119,7 @@ func faults() []fault {
 		{"mute", "it isn't heard for 60 s, but hears", partNetwork, kindMoves, long, drop("", "drop")},
 		{"no-servers", "it is cut off from the servers only, 60 s", partNetwork, kindMoves, long, drop(fromServers, toServers)},
 		{"no-servers-short", "it is cut off from the servers only, 10 s", partNetwork, kindRides, short, drop(fromServers, toServers)},
+		{"flap", "its link is cut for 3 s, ten times in a minute", partNetwork, kindMay, 0, flap},
 		{"loss", "30% of its packets are lost each way for 30 s", partNetwork, kindMay, 30 * time.Second,
 			drop("numgen random mod 100 < 30 drop", "numgen random mod 100 < 30 drop")},
 		{"loss-some", "5% of its packets are lost each way for 30 s", partNetwork, kindRides, 30 * time.Second,
@@ -139,6 +141,9 @@ func faults() []fault {
 		{"agent-leave", "its agent leaves (consul leave), and is back after 20 s", partConsul, kindMay, 20 * time.Second, leave},
 		{"rolling-agents", "all agents are restarted by SIGTERM, one by one", partAgent, kindMay, 0, rollAgents},
 
+		{"server-kill", "the server that its agent uses is killed, and back after 10 s", partServers, kindRides, short, onItsServer((*process).kill, nil)},
+		{"server-freeze", "the server that its agent uses is frozen for 10 s", partServers, kindMay, short, onItsServer(freeze, thaw)},
+		{"server-freeze-long", "the server that its agent uses is frozen for 60 s", partServers, kindMay, long, onItsServer(freeze, thaw)},
 		{"leader-kill", "the leader is killed, and back after 10 s", partServers, kindRides, short, onLeader((*process).kill, nil)},
 		{"leader-freeze", "the leader is frozen for 10 s", partServers, kindMay, short, onLeader(freeze, thaw)},
 		{"leader-freeze-long", "the leader is frozen for 40 s", partServers, kindMay, 40 * time.Second, onLeader(freeze, thaw)},
@@ -179,6 +184,23 @@ func listFaults(w io.Writer) {
 	for _, f := range faults() {
 		fmt.Fprintf(w, "%-20s %-6s %s\n", f.name, f.kind, f.what)
 	}
+}
+
+func flap(ctx context.Context, t *target) (func(context.Context) error, error) {
+	const half = 3 * time.Second
+	for range 10 {
+		if err := t.h().drop(ctx, filter{"drop", "drop"}); err != nil {
+			return nil, err
+		}
+		err := sleep(ctx, half)
+		if err = errors.Join(err, t.h().clear(ctx)); err != nil {
+			return nil, err
+		}
+		if err := sleep(ctx, half); err != nil {
+			return nil, err
+		}
+	}
+	return nil, nil
 }
 
 func unplug(ctx context.Context, t *target) (func(context.Context) error, error) {
@@ -265,6 +287,43 @@ func onLeader(do, undo func(*process)) func(context.Context, *target) (func(cont
 		}
 		return healAll(heals), nil
 	}
+}
+
+// onItsServer does something to the server that the host's agent uses, and to etcd's server
+// on the same host.
+func onItsServer(do, undo func(*process)) func(context.Context, *target) (func(context.Context) error, error) {
+	return func(ctx context.Context, t *target) (func(context.Context) error, error) {
+		i, err := t.itsServer(ctx)
+		if err != nil {
+			return nil, err
+		}
+		var heals []func() error
+		for _, s := range t.lab.stores() {
+			heals = append(heals, onServer(s, i, do, undo))
+		}
+		return healAll(heals), nil
+	}
+}
+
+// itsServer finds the server to which the host's agent has a connection for its requests.
+func (t *target) itsServer(ctx context.Context) (int, error) {
+	if t.lab.consul == nil {
+		return 0, nil
+	}
+	var out []byte
+	err := t.h().in(func() (err error) {
+		out, err = exec.CommandContext(ctx, "ss", "-Htn", "state", "established", "dport", "=", ":8300").Output()
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("cannot ask ss: %w", err)
+	}
+	for i, h := range t.lab.servers {
+		if strings.Contains(string(out), h.addr+":8300") {
+			return i, nil
+		}
+	}
+	return 0, fmt.Errorf("the agent of %s has no connection to a server: %q", t.h().name, out)
 }
 
 func onServers(do, undo func(*process)) func(context.Context, *target) (func(context.Context) error, error) {

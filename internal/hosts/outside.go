@@ -98,7 +98,7 @@ func missing() string {
 	if os.Getuid() != 0 {
 		return "it needs root"
 	}
-	for _, tool := range [][2]string{{"ip", "iproute2"}, {"tc", "iproute2"}, {"nft", "nftables"}} {
+	for _, tool := range [][2]string{{"ip", "iproute2"}, {"tc", "iproute2"}, {"ss", "iproute2"}, {"nft", "nftables"}} {
 		if _, err := exec.LookPath(tool[0]); err != nil {
 			return fmt.Sprintf("%s is missing (Debian's %s)", tool[0], tool[1])
 		}
