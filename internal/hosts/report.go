@@ -195,6 +195,8 @@ func cell(p *playRecord) string {
 	switch {
 	case v.TakeOver < 0:
 		say("nobody took over")
+	case v.TakeOver > 0 && v.Idle >= 0.1:
+		say("next after %.1f s (nobody for %.1f s)", v.TakeOver, v.Idle)
 	case v.TakeOver > 0:
 		say("next after %.1f s", v.TakeOver)
 	case v.Moves == 0:
@@ -206,8 +208,10 @@ func cell(p *playRecord) string {
 	if n := v.Survivors; n > 0 {
 		say("survivors: %d", n)
 	}
-	if len(p.Exits) > 0 {
-		say("exit %s", p.Exits[0].How)
+	// The one that had the lock. Contenders end, too, while they can't reach the store.
+	holder := func(e exitRecord) bool { return len(p.Terms) > 0 && e.Host == p.Terms[0].Host }
+	if i := slices.IndexFunc(p.Exits, holder); i >= 0 {
+		say("exit %s", p.Exits[i].How)
 	}
 	return strings.Join(words, ", ")
 }
@@ -343,6 +347,7 @@ func (r *results) sums(w writer, version string) {
 	sum("processes left after an orderly stop", count(func(p *playRecord) int { return p.Left }))
 	sum("needless moves", count(func(p *playRecord) int { return p.Verdict.Needless }))
 	sum("longest time to take over", longest(func(p *playRecord) float64 { return p.Verdict.TakeOver }))
+	sum("longest time without a command", longest(func(p *playRecord) float64 { return p.Verdict.Idle }))
 	sum("longest time by which the bound was missed", longest(func(p *playRecord) float64 { return p.Verdict.Late }))
 	sum("nobody took over", count(func(p *playRecord) int { return one(p.Verdict.TakeOver < 0) }))
 	sum("a fencing token", func(plays []*playRecord) string {
@@ -393,7 +398,7 @@ func (r *results) losses(w writer, version string) {
 	if !found {
 		w("Nowhere in these faults.")
 	}
-	w("\nA faster take-over that was paid for with two at once isn't listed.")
+	w("\nA faster take-over that was paid for with two commands at once isn't listed.")
 	w("")
 }
 
@@ -402,20 +407,26 @@ const notable = 1
 
 func better(peer, ours *playRecord) string {
 	p, o := peer.Verdict, ours.Verdict
-	harm := func(v *verdictRecord) float64 { return max(v.OverlapAll, v.TokenOverlap) }
+	// Two commands at once are never made up for by being faster. A process that lived on
+	// is another matter: it is named.
+	harm := func(v *verdictRecord) float64 { return max(v.Overlap, v.TokenOverlap) }
+	but := ""
+	if p.OverlapAll > 0 {
+		but = fmt.Sprintf(" (but a process of its old run lived on for %.1f s)", p.OverlapAll)
+	}
 	switch {
 	case harm(p) > harm(o):
-		return "" // what it gained was paid for with two at once
+		return ""
 	case harm(p) < harm(o):
-		return fmt.Sprintf("not two at once, onlyone %.1f s", harm(o))
+		return fmt.Sprintf("two at once for %.1f s, onlyone %.1f s", harm(p), harm(o)) + but
 	case p.Moves == 0 && o.Moves > 0:
-		return "ran on, onlyone moved the job"
+		return "ran on, onlyone moved the job" + but
 	case p.Survivors < o.Survivors:
-		return fmt.Sprintf("survivors %d, onlyone %d", p.Survivors, o.Survivors)
+		return fmt.Sprintf("survivors %d, onlyone %d", p.Survivors, o.Survivors) + but
 	case p.TakeOver > 0 && (o.TakeOver < 0 || o.TakeOver > p.TakeOver+notable):
-		return fmt.Sprintf("next after %.1f s, onlyone %.1f s", p.TakeOver, o.TakeOver)
+		return fmt.Sprintf("next after %.1f s, onlyone %.1f s", p.TakeOver, o.TakeOver) + but
 	case p.Idle+notable < o.Idle:
-		return fmt.Sprintf("nobody ran for %.1f s, onlyone %.1f s", p.Idle, o.Idle)
+		return fmt.Sprintf("nobody ran for %.1f s, onlyone %.1f s", p.Idle, o.Idle) + but
 	}
 	return ""
 }

@@ -36,7 +36,7 @@ func sampleLogs() []logFile {
 func TestRender(t *testing.T) {
 	files := render(sampleLogs())
 	for _, want := range []string{
-		"| the host is cut off for 60 s | next after 39.0 s, exit 79 | **two at once for 6.0 s and still at the end**, next after 39.0 s, survivors: 2, exit 79 |",
+		"| the host is cut off for 60 s | next after 39.0 s (nobody for 24.0 s), exit 79 | **two at once for 6.0 s and still at the end**, next after 39.0 s, survivors: 2, exit 79 |",
 		"| faults with two at once | 0 | 1 |",
 		"* Consul 1.14, seed 7: it was late",
 		"![the host is cut off for 60 s](img/cut.svg)",
