@@ -64,8 +64,11 @@ type fault struct {
 	begin func(ctx context.Context, t *target) (heal func(context.Context) error, err error)
 }
 
-// fromEnd says whether the bound counts from the end of the fault: it hits all hosts.
-func (f fault) fromEnd() bool { return f.hits == partServers || f.name == "rolling-agents" }
+// fromEnd says whether the bound counts from the end of the fault: it hits all hosts, or
+// some requests still pass, so that nobody can say when the host was lost.
+func (f fault) fromEnd() bool {
+	return f.hits == partServers || slices.Contains([]string{"rolling-agents", "flap", "loss", "narrow-much"}, f.name)
+}
 
 // A target is whom a fault hits.
 type target struct {
