@@ -96,6 +96,7 @@ func servers() string { return network + "11-" + network + "13" }
 // faults are all that can be played, in the order of the table.
 func faults() []fault {
 	const long, short = 60 * time.Second, 10 * time.Second
+	const edge = 12500 * time.Millisecond // what is just ridden out at the default settings
 	drop := func(in, out string) func(context.Context, *target) (func(context.Context) error, error) {
 		return func(ctx context.Context, t *target) (func(context.Context) error, error) {
 			h := t.h()
@@ -117,6 +118,7 @@ func faults() []fault {
 	return []fault{
 		{"cut", "the host is cut off for 60 s", partNetwork, kindMoves, long, drop("drop", "drop")},
 		{"cut-short", "the host is cut off for 10 s", partNetwork, kindRides, short, drop("drop", "drop")},
+		{"cut-edge", "the host is cut off for 12.5 s", partNetwork, kindRides, edge, drop("drop", "drop")},
 		{"unplug", "its cable is out for 60 s", partNetwork, kindMoves, long, unplug},
 		{"deaf", "it hears nothing for 60 s, but is heard", partNetwork, kindMoves, long, drop("drop", "")},
 		{"mute", "it isn't heard for 60 s, but hears", partNetwork, kindMoves, long, drop("", "drop")},
@@ -134,6 +136,7 @@ func faults() []fault {
 		{"late", "answers are held for 60 s, then they come", partNetwork, kindMoves, long, link(modeHoldAnswers, 0)},
 		{"late-short", "answers are held for 10 s, then they come", partNetwork, kindRides, short, link(modeHoldAnswers, 0)},
 		{"hang", "nothing passes to its agent or back for 60 s; connections stay open", partNetwork, kindMoves, long, link(modeHang, 0)},
+		{"hang-edge", "nothing passes to its agent or back for 12.5 s", partNetwork, kindRides, edge, link(modeHang, 0)},
 		{"refuse", "its agent refuses connections for 60 s", partNetwork, kindMoves, long, link(modeRefuse, 0)},
 		{"refuse-short", "its agent refuses connections for 10 s", partNetwork, kindRides, short, link(modeRefuse, 0)},
 
