@@ -33,6 +33,7 @@ type store interface {
 	startServer(i int) error // that isn't running
 	server(i int) *process
 	leader(ctx context.Context) (int, error)
+	write(ctx context.Context, key string, value []byte) error
 	disk(i int) string // where it keeps its data: a small file system of its own
 }
 
@@ -155,6 +156,11 @@ func (c *consulCluster) destroy(ctx context.Context, key string) error {
 
 func (c *consulCluster) delete(ctx context.Context, key string) error {
 	_, err := c.askAny(ctx, "DELETE", "/v1/kv/"+key, nil)
+	return err
+}
+
+func (c *consulCluster) write(ctx context.Context, key string, value []byte) error {
+	_, err := c.askAny(ctx, "PUT", "/v1/kv/"+key, value)
 	return err
 }
 

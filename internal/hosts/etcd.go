@@ -122,6 +122,13 @@ func (c *etcdCluster) revoke(ctx context.Context, prefix string) error {
 	return c.askAny(ctx, "/v3/lease/revoke", map[string]string{"ID": lease}, &struct{}{})
 }
 
+func (c *etcdCluster) write(ctx context.Context, key string, value []byte) error {
+	return c.askAny(ctx, "/v3/kv/put", map[string]string{
+		"key":   base64.StdEncoding.EncodeToString([]byte(key)),
+		"value": base64.StdEncoding.EncodeToString(value),
+	}, &struct{}{})
+}
+
 func (c *etcdCluster) delete(ctx context.Context, prefix string) error {
 	key, _, err := c.holder(ctx, prefix)
 	if err != nil {

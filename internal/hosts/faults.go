@@ -409,7 +409,9 @@ func rollServers(ctx context.Context, t *target) (func(context.Context) error, e
 	return nil, nil
 }
 
-func fillDisks(_ context.Context, t *target) (func(context.Context) error, error) {
+// fillDisks fills what is left. The stores have room inside of their files, so they are also
+// made to write more than that, until they refuse.
+func fillDisks(ctx context.Context, t *target) (func(context.Context) error, error) {
 	var files []string
 	heal := func(context.Context) error {
 		var errs []error
@@ -432,6 +434,17 @@ func fillDisks(_ context.Context, t *target) (func(context.Context) error, error
 				return heal, err
 			}
 		}
+	}
+	value := make([]byte, 400<<10) // Consul takes 512 kB at most
+	for _, s := range t.lab.stores() {
+		refused := errors.New("it wrote all of it")
+		for i := 0; i < 100; i++ {
+			if err := s.write(ctx, fmt.Sprintf("ballast/%d", i%10), value); err != nil {
+				refused = err
+				break
+			}
+		}
+		t.lab.say("%s on full disks: %v", s.name(), refused)
 	}
 	return heal, nil
 }
