@@ -14,7 +14,8 @@ type strike struct {
 	Fault    string
 	Kind     kind
 	From, To time.Duration // boot clock
-	FromEnd  bool          // the bound counts from To
+	Up       time.Duration // when the stores could be used again
+	FromEnd  bool          // the bound counts from Up
 	Host     string
 }
 
@@ -163,7 +164,7 @@ func (v *verdict) idle(all []term, strikes []strike, now time.Duration, r rules)
 			if s.From < to {
 				at := s.From
 				if s.FromEnd {
-					at = s.To
+					at = s.Up
 				}
 				from = max(from, at)
 			}

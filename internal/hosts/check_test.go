@@ -54,7 +54,7 @@ func TestJudge(t *testing.T) {
 		{
 			name:    "the bound counts from the end of a fault that hits all",
 			terms:   []term{lived("h1", 5, 0, 35, 35), onAtTheEnd(lived("h2", 9, 119, 130, 130))},
-			strikes: []strike{{Fault: "fault", Kind: kindMoves, From: seconds(20), To: seconds(80), FromEnd: true}}, now: 130,
+			strikes: []strike{{Fault: "fault", Kind: kindMoves, From: seconds(20), To: seconds(70), Up: seconds(80), FromEnd: true}}, now: 130,
 			want: verdict{Tokens: true, Moves: 1, TakeOver: 99 * time.Second, Idle: 84 * time.Second},
 		},
 		{

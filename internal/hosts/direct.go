@@ -127,7 +127,7 @@ func (l *lab) script(ctx context.Context, f fault) (broken bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	l.await(ctx, contests, s.To+l.rules().Bound+5*time.Second)
+	l.await(ctx, contests, s.Up+l.rules().Bound+5*time.Second)
 	rest := max(s.To+tail, s.From+watchFor) - bootNow()
 	if f.kind == kindRides || f.kind == kindMay {
 		rest = max(rest, tail)
@@ -138,7 +138,7 @@ func (l *lab) script(ctx context.Context, f fault) (broken bool, err error) {
 	return l.conclude(f, contests, s)
 }
 
-// play does one fault and undoes it.
+// play does one fault, undoes it, and returns when the stores can be used again.
 func (l *lab) play(ctx context.Context, f fault, t *target) (s strike, err error) {
 	s = strike{Fault: f.name, Kind: f.kind, FromEnd: f.fromEnd(), Host: t.h().name, From: bootNow()}
 	l.say("%s", f.name)
@@ -150,6 +150,10 @@ func (l *lab) play(ctx context.Context, f fault, t *target) (s strike, err error
 		err = errors.Join(err, heal(ctx))
 	}
 	s.To = bootNow()
+	if err == nil {
+		err = l.heal(ctx)
+	}
+	s.Up = bootNow()
 	return s, err
 }
 
@@ -314,10 +318,7 @@ func (l *lab) random(ctx context.Context) (broken bool, err error) {
 		}
 		strikes = append(strikes, s)
 		l.say("  on %s, %s for %.2fs", s.Host, f.kind, (s.To - s.From).Seconds())
-		if err := l.heal(ctx); err != nil {
-			return broken, err
-		}
-		l.await(ctx, contests, bootNow()+l.rules().Bound+5*time.Second)
+		l.await(ctx, contests, s.Up+l.rules().Bound+5*time.Second)
 		if err := sleep(ctx, pause); err != nil {
 			return broken, err
 		}
@@ -340,6 +341,11 @@ func (l *lab) choose(rnd *rand.Rand) (f fault, host int, follow bool, pause time
 	f.lasts = max(lasts, 200*time.Millisecond)
 	switch f.kind {
 	case kindRides, kindMoves:
+		// What kills the command moves it; an election, or a guard that can't acknowledge,
+		// has a time of its own.
+		if f.name == "host-dead" {
+			break
+		}
 		if f.kind = kindMay; f.lasts <= l.rules().Ridden && !f.fromEnd() && f.hits != partGuard {
 			f.kind = kindRides
 		}
