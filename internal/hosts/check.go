@@ -51,7 +51,8 @@ type verdict struct {
 	OverlapAll   time.Duration // likewise, helpers count as well
 	TokenOverlap time.Duration // OverlapAll that only a token covers
 	TakeOver     time.Duration // the longest time from a fault that moved the job to the next command; 0: none did, -1: never
-	Still        bool          // two lived at once when the record ended: the overlap would have gone on
+	Still        bool          // two commands lived when the record ended: the overlap would have gone on
+	StillAll     bool          // likewise, helpers count as well
 	Idle         time.Duration // the longest time without a command
 	Late         time.Duration // the longest time by which the bound was missed; slack and less is the machine's
 	Moves        int           // how often another command started after the first fault
@@ -107,7 +108,8 @@ func (v *verdict) overlaps(all []term, strikes []strike, now time.Duration) {
 				continue
 			}
 			both := min(a.All, b.All) - b.From
-			v.Still = v.Still || min(a.All, b.All) >= now-maxGap
+			v.Still = v.Still || min(a.To, b.To) >= now-maxGap
+			v.StillAll = v.StillAll || min(a.All, b.All) >= now-maxGap
 			if covered(strikes, b.From) {
 				v.TokenOverlap = max(v.TokenOverlap, both)
 				continue

@@ -75,7 +75,7 @@ func TestJudge(t *testing.T) {
 			name:    "two at once, and no end of it",
 			terms:   []term{onAtTheEnd(lived("h1", 5, 0, 100, 100)), onAtTheEnd(lived("h2", 9, 45, 100, 100))},
 			strikes: []strike{strikeOf(kindMoves, 20, 80)}, now: 100,
-			want:   verdict{Tokens: true, Moves: 1, TakeOver: 25 * time.Second, Overlap: 55 * time.Second, OverlapAll: 55 * time.Second, Survivors: 2, Still: true},
+			want:   verdict{Tokens: true, Moves: 1, TakeOver: 25 * time.Second, Overlap: 55 * time.Second, OverlapAll: 55 * time.Second, Survivors: 2, Still: true, StillAll: true},
 			broken: "still lived for 55s",
 		},
 		{
@@ -147,7 +147,7 @@ func TestJudge(t *testing.T) {
 func equal(a, b verdict) bool {
 	a.Broken, b.Broken = nil, nil
 	return a.Overlap == b.Overlap && a.OverlapAll == b.OverlapAll && a.TokenOverlap == b.TokenOverlap && a.TakeOver == b.TakeOver &&
-		a.Idle == b.Idle && a.Still == b.Still && a.Late == b.Late && a.Moves == b.Moves && a.Needless == b.Needless && a.Survivors == b.Survivors && a.Tokens == b.Tokens && a.TokensFell == b.TokensFell
+		a.Idle == b.Idle && a.Still == b.Still && a.StillAll == b.StillAll && a.Late == b.Late && a.Moves == b.Moves && a.Needless == b.Needless && a.Survivors == b.Survivors && a.Tokens == b.Tokens && a.TokensFell == b.TokensFell
 }
 
 // TestFaultTable: each fault can be told from the others, and its kind fits its length.

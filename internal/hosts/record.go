@@ -63,6 +63,7 @@ type verdictRecord struct {
 	OverlapAll   float64  `json:"overlap_all"`
 	TokenOverlap float64  `json:"token_overlap,omitempty"`
 	Still        bool     `json:"still,omitempty"`
+	StillAll     bool     `json:"still_all,omitempty"`
 	TakeOver     float64  `json:"take_over,omitempty"` // -1: nobody took over
 	Idle         float64  `json:"idle"`
 	Late         float64  `json:"late,omitempty"`
@@ -95,7 +96,7 @@ func round(d time.Duration) float64 { return math.Round(d.Seconds()*1000) / 1000
 
 func (v verdict) record() *verdictRecord {
 	r := &verdictRecord{Overlap: round(v.Overlap), OverlapAll: round(v.OverlapAll), TokenOverlap: round(v.TokenOverlap),
-		TakeOver: round(v.TakeOver), Still: v.Still, Idle: round(v.Idle), Late: round(v.Late), Moves: v.Moves, Needless: v.Needless, Survivors: v.Survivors,
+		TakeOver: round(v.TakeOver), Still: v.Still, StillAll: v.StillAll, Idle: round(v.Idle), Late: round(v.Late), Moves: v.Moves, Needless: v.Needless, Survivors: v.Survivors,
 		Tokens: v.Tokens, TokensFell: v.TokensFell, Broken: v.Broken}
 	if v.TakeOver == -1 {
 		r.TakeOver = -1

@@ -179,18 +179,20 @@ func cell(p *playRecord) string {
 	v := p.Verdict
 	var words []string
 	say := func(format string, args ...any) { words = append(words, fmt.Sprintf(format, args...)) }
-	still := ""
-	if v.Still {
-		still = " and still at the end"
+	still := func(yes bool) string {
+		if yes {
+			return " and still at the end"
+		}
+		return ""
 	}
 	switch {
 	case v.Overlap > 0:
-		say("two at once for %.1f s%s", v.Overlap, still)
+		say("two at once for %.1f s%s", v.Overlap, still(v.Still))
 	case v.OverlapAll > 0:
-		say("a process of the old run beside the new one for %.1f s%s", v.OverlapAll, still)
+		say("a process of the old run beside the new one for %.1f s%s", v.OverlapAll, still(v.StillAll))
 	}
 	if v.TokenOverlap > 0 {
-		say("two at once for %.1f s%s", v.TokenOverlap, still)
+		say("two at once for %.1f s%s", v.TokenOverlap, still(v.StillAll))
 	}
 	switch {
 	case v.TakeOver < 0:

@@ -22,7 +22,7 @@ func samplePlay(program string, two bool) *playRecord {
 	if two {
 		p.Terms[0].Spans[0][1] = 45
 		p.Terms[0].Helper = [][2]float64{{45, 80}}
-		p.Verdict = &verdictRecord{TakeOver: 39, Moves: 1, Overlap: 6, OverlapAll: 41, Still: true, Survivors: 2}
+		p.Verdict = &verdictRecord{TakeOver: 39, Moves: 1, Overlap: 6, OverlapAll: 41, StillAll: true, Survivors: 2}
 	}
 	return p
 }
@@ -36,7 +36,7 @@ func sampleLogs() []logFile {
 func TestRender(t *testing.T) {
 	files := render(sampleLogs())
 	for _, want := range []string{
-		"| the host is cut off for 60 s | next after 39.0 s (nobody for 24.0 s), exit 79 | **two at once for 6.0 s and still at the end**, next after 39.0 s, survivors: 2, exit 79 |",
+		"| the host is cut off for 60 s | next after 39.0 s (nobody for 24.0 s), exit 79 | **two at once for 6.0 s**, next after 39.0 s, survivors: 2, exit 79 |",
 		"| faults with two at once | 0 | 1 |",
 		"* Consul 1.14, seed 7: it was late",
 		"![the host is cut off for 60 s](img/cut.svg)",

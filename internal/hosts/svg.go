@@ -25,10 +25,11 @@ const (
 	picAfter  = 45
 )
 
-// picStyle is plain and can be read on white and on black.
+// picStyle is plain and can be read on white and on black, also by what doesn't know which
+// of them it is.
 const picStyle = `
-text { font: 13px ui-sans-serif, system-ui, sans-serif; fill: #424a53 }
-.name { font-weight: 600; fill: #1f2328 }
+text { font: 13px ui-sans-serif, system-ui, sans-serif; fill: #6e7781 }
+.name { font-weight: 600; fill: #6e7781 }
 .small { font-size: 12px }
 .lane, .tick { stroke: #8c959f; stroke-width: 1; opacity: .45 }
 .fault { fill: #d4a72c; opacity: .22 }
@@ -36,6 +37,9 @@ text { font: 13px ui-sans-serif, system-ui, sans-serif; fill: #424a53 }
 .runs { fill: #2f81c7 }
 .helper { fill: #2f81c7; opacity: .55 }
 .two { fill: #d1242f }
+@media (prefers-color-scheme: light) {
+text { fill: #424a53 } .name { fill: #1f2328 }
+}
 @media (prefers-color-scheme: dark) {
 text { fill: #a9b4bf } .name { fill: #e6edf3 } .two { fill: #f85149 } .fault { fill: #e3b341; opacity: .2 } .edge { stroke: #e3b341 }
 }
@@ -115,7 +119,7 @@ func faultTitle(play *playRecord) string {
 
 func (p *canvas) panel(play *playRecord, y int) {
 	p.text("name", 8, y+20, "start", play.Program)
-	p.text("small", picWidth-picRight, y+20, "end", cell(play))
+	p.text("small", picWidth-picRight, y+20, "end", caption(play))
 	y += panelHead
 	for i, h := range p.hosts {
 		lane := y + i*laneStep
@@ -137,6 +141,26 @@ func (p *canvas) panel(play *playRecord, y int) {
 		i := slices.Index(p.hosts, two.host)
 		p.rect("two", two.from, two.to, y+i*laneStep, laneBar, fmt.Sprintf("two at once, %.2f s to %.2f s", two.from, two.to))
 	}
+}
+
+// caption is the part of cell that has room beside a program's name.
+func caption(play *playRecord) string {
+	var words []string
+	switch v := play.Verdict; {
+	case max(v.Overlap, v.TokenOverlap) > 0:
+		words = append(words, fmt.Sprintf("two at once for %.1f s", max(v.Overlap, v.TokenOverlap)))
+	case v.OverlapAll > 0:
+		words = append(words, "a process of the old run lived on")
+	}
+	switch v := play.Verdict; {
+	case v.TakeOver < 0:
+		words = append(words, "nobody took over")
+	case v.TakeOver > 0:
+		words = append(words, fmt.Sprintf("next after %.1f s", v.TakeOver))
+	case v.Moves == 0:
+		words = append(words, "ran on")
+	}
+	return strings.Join(words, ", ")
 }
 
 type overlap struct {
