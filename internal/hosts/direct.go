@@ -101,7 +101,23 @@ func (l *lab) results(contests []*contest, strikes []strike) ([]*result, error) 
 		wg.Go(func() { r.exits, r.left = l.end(r.contest) })
 	}
 	wg.Wait()
+	for _, r := range all {
+		r.alarms()
+	}
 	return all, nil
+}
+
+// alarms: onlyone says with 80 that its command isn't known to be dead. None of the faults
+// makes a command that can't be killed.
+func (r *result) alarms() {
+	if r.contest.name != "onlyone" {
+		return
+	}
+	for _, e := range r.exits {
+		if e.How == "80" {
+			r.verdict.broke("onlyone on %s ended with 80 at %.3f", e.Host, e.At.Seconds())
+		}
+	}
 }
 
 // judge reads a program's record up to now.

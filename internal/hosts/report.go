@@ -421,7 +421,7 @@ func better(peer, ours *playRecord) string {
 		return ""
 	case harm(p) < harm(o):
 		return fmt.Sprintf("two at once for %.1f s, onlyone %.1f s", harm(p), harm(o)) + but
-	case p.Moves == 0 && o.Moves > 0:
+	case p.Moves == 0 && p.TakeOver == 0 && o.Moves > 0:
 		return "ran on, onlyone moved the job" + but
 	case p.Survivors < o.Survivors:
 		return fmt.Sprintf("survivors %d, onlyone %d", p.Survivors, o.Survivors) + but

@@ -78,6 +78,10 @@ func TestBetter(t *testing.T) {
 	if got := better(ranOn, ours); got != "ran on, onlyone moved the job" {
 		t.Errorf("ran on: %q", got)
 	}
+	ranOn.Verdict = &verdictRecord{TakeOver: -1, Idle: 60}
+	if got := better(ranOn, ours); got != "" {
+		t.Errorf("nobody took over: %q", got)
+	}
 }
 
 func TestLogRoundTrip(t *testing.T) {
