@@ -302,9 +302,10 @@ func notHeldBy(err error) bool {
 	return ok && (strings.Contains(no.what, "failed session check") || strings.Contains(no.what, "doesn't exist"))
 }
 
-// ring wakes the holder of t, which looks for orders every poll anyway.
+// ring wakes the holder of t, which looks for orders every poll anyway. Each time with another
+// value: Consul takes one that is there already for no change, and wakes nobody.
 func (o *Operator) ring(t Target) *api.TxnOp {
-	return &api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVSet, Key: o.dir(t) + ".lock-bell"}}
+	return &api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVSet, Key: o.dir(t) + ".lock-bell", Value: []byte(stamp(o.Wall()))}}
 }
 
 func (o *Operator) order(reason string) Order {
@@ -320,7 +321,7 @@ const chunk = 60
 // One key is the gate that each acquire checks, and what each holder's check reads.
 func (o *Operator) Pause(ctx context.Context, name string, until time.Time, reason string) (Order, Lock, error) {
 	order := o.order(reason)
-	order.Until = stamp(until.Truncate(time.Second))
+	order.Until = stamp(until.Add(time.Second - 1).Truncate(time.Second)) // never sooner than was asked for
 	t := Target{name, -1}
 	if _, err := o.write(ctx, t, api.TxnOps{{KV: &api.KVTxnOp{Verb: api.KVSet, Key: o.dir(t) + ".paused", Value: encode(order)}}, o.ring(t)}); err != nil {
 		return order, Lock{}, err
