@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"strconv"
+	"time"
 
 	"github.com/a-seed-0bc5ead7/onlyone/consulsession"
 	"github.com/a-seed-0bc5ead7/onlyone/supervisor"
@@ -10,15 +11,36 @@ import (
 
 // consulLock makes a contender the supervisor's Lock. The two packages don't know each
 // other; what passes between them passes here.
-type consulLock struct{ c *consulsession.Contender }
+type consulLock struct {
+	c       *consulsession.Contender
+	drained func() bool // this host, at this moment
+}
 
+// Acquire looks at the drain once more before it asks for the lock: the watch that tells the
+// supervisor of one looks only once a second, and what is stopped on this host just then
+// mustn't begin here anew. When the watch has seen the drain, ctx ends.
 func (l consulLock) Acquire(ctx context.Context, ready func([]byte) error) (supervisor.Term, error) {
-	t, err := l.c.Acquire(ctx, ready)
+	t, err := l.c.Acquire(ctx, func(info []byte) error {
+		again := time.NewTicker(drainPause)
+		defer again.Stop()
+		for l.drained() {
+			select {
+			case <-again.C:
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+		return ready(info)
+	})
 	if err != nil {
 		return nil, err
 	}
 	return consulTerm{t}, nil
 }
+
+// drainPause is how often a contender that could have the lock looks whether the drain is over:
+// a tenth of what the watch needs to notice one.
+const drainPause = 100 * time.Millisecond
 
 type consulTerm struct{ *consulsession.Term }
 
