@@ -25,7 +25,7 @@ type Term struct {
 	runs     []byte       // the record of runs as it was when the lock was acquired
 	period   PeriodRecord // as this term began it; zero without periods
 	before   *api.KVPair  // the record of the period as it was before
-	unclean  *Unclean
+	unclean  []Unclean
 	compared bool // the session was compared with what was asked for
 }
 
@@ -43,8 +43,9 @@ func (t *Term) Session() string { return t.session }
 // Key is the lock key.
 func (t *Term) Key() string { return t.c.lockKey(t.copy) }
 
-// Unclean is the last holder, if it didn't release: it died, or lost the lock. Else nil.
-func (t *Term) Unclean() *Unclean { return t.unclean }
+// Unclean are the holders that did not release before this one: the last one, and if that
+// one died (or failed) while it was to fence others, those, too. The oldest is first.
+func (t *Term) Unclean() []Unclean { return t.unclean }
 
 // Env is what the command's environment says of this term.
 func (t *Term) Env() []string {
@@ -201,6 +202,10 @@ func (t *Term) Watch(ctx context.Context, changed func()) {
 	}
 }
 
+// Unfenced is the outcome of a term in which the holders before it could not be fenced: the
+// next one has to, so its record says who they were.
+const Unfenced = "unfenced"
+
 // Ended is what the record of runs will say.
 type Ended struct {
 	Started, Ended time.Time
@@ -214,7 +219,11 @@ type Ended struct {
 // destroyed, so that no request which is still under way can lock again. The caller must
 // be sure that nothing of the command is left. The lock key is never deleted.
 func (t *Term) Release(ctx context.Context, e Ended) error {
-	ops := t.c.unlockOps(t.session, t.copy)
+	record := t.c.record("released", t.session)
+	if e.Outcome == Unfenced {
+		record = t.c.record(Unfenced, t.session, t.unclean...)
+	}
+	ops := t.c.unlockOps(t.session, t.copy, record)
 	ops = append(ops, t.c.recordOps(t.copy, t.token, t.runs, t.period, t.before, e)...)
 	return t.c.unlock(ctx, ops, t.session, t.queued)
 }
@@ -314,7 +323,7 @@ func ReleaseTerm(ctx context.Context, info []byte, e *Ended, network http.RoundT
 		return err
 	}
 	defer c.Close()
-	ops := c.unlockOps(i.Session, i.Copy)
+	ops := c.unlockOps(i.Session, i.Copy, c.record("released", i.Session))
 	if e != nil {
 		more, err := c.lateRecordOps(ctx, i, *e)
 		if err != nil {

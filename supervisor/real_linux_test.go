@@ -99,7 +99,7 @@ func (t folderTerm) Renew(context.Context) error {
 	return nil
 }
 func (t folderTerm) Watch(ctx context.Context, _ func())      { <-ctx.Done() }
-func (t folderTerm) Unclean() []string                        { return nil }
+func (t folderTerm) Unclean() [][]string                      { return nil }
 func (t folderTerm) Release(context.Context, RunResult) error { return t.release("keeper") }
 
 // keeperMain is a keeper process: its exit code is 100 + the outcome's kind, or it dies by

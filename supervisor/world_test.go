@@ -280,7 +280,7 @@ func (t simTerm) Release(ctx context.Context, r RunResult) error {
 	return t.Term.Release(ctx, consulsession.Ended(r))
 }
 
-func (t simTerm) Unclean() []string { return nil }
+func (t simTerm) Unclean() [][]string { return nil }
 
 // Check, as cli adapts it.
 func (t simTerm) Check(ctx context.Context) (Order, error) {
