@@ -3,8 +3,10 @@
 package main_test
 
 import (
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -262,4 +264,27 @@ func TestDrain(t *testing.T) {
 			})
 		}
 	})
+}
+
+// A pause in the moment of a start: each command that runs has acquired before the pause.
+func TestPauseWhileItStarts(t *testing.T) {
+	t.Parallel()
+	j := newJob(t, shared(t, consultest.Version()))
+	const races = 40
+	ran := 0
+	for i := range races {
+		a := j.run("-n", j.child(consultest.ChildOptions{Tag: strconv.Itoa(i), For: 5 * time.Millisecond})...)
+		time.Sleep(rand.N(60 * time.Millisecond))
+		j.order("pause", "").wait(0)
+		paused := j.s.Key(t, "onlyone/"+j.name+"/.paused")
+		<-a.done
+		for _, c := range j.intervals()[ran:] {
+			ran++
+			if c.Token > paused.ModifyIndex {
+				t.Errorf("race %d: a command started with token %d, paused since %d", i, c.Token, paused.ModifyIndex)
+			}
+		}
+		j.order("resume", "").wait(0)
+	}
+	t.Logf("%d of %d commands were started", ran, races)
 }
