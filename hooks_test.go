@@ -64,6 +64,19 @@ func TestFenceCmd(t *testing.T) {
 		if _, err := time.Parse(time.RFC3339, f[len(f)-1]); err != nil {
 			t.Error(err)
 		}
+
+		// It is still to be fenced: who comes next is told the same.
+		answer("0")
+		c := j.with(shortDials+" --host web-3", fence, "echo", "ran")
+		c.wait(0)
+		if all := strings.Split(readFile(t, fenced), "\n"); len(all) != 3 || all[0] != all[1] {
+			t.Errorf("the fence commands were told %q, want the same twice", all)
+		}
+		if s := c.stderr(); !strings.HasSuffix(s, "acquired\nran\n") {
+			t.Errorf("it says:\n%s", s)
+		}
+		answer("4") // fenced, run and released: nobody is to be fenced any more
+		j.with(shortDials, fence, "true").wait(0)
 	})
 }
 

@@ -23,6 +23,7 @@ type attempt struct {
 	session string
 	copy    int
 	before  *api.KVPair // the record of the period as it was before
+	unclean []Unclean   // the holders before that have yet to be fenced
 	unknown bool        // there was no answer
 }
 
@@ -40,13 +41,16 @@ func (c *Contender) tryLock(ctx context.Context, session string, v view, s slot,
 	if err := ctx.Err(); err != nil {
 		return nil, context.Cause(ctx)
 	}
-	if err := ready(c.releaseInfo(session, s.copy)); err != nil {
-		return nil, err
+	unclean := c.tried.unclean
+	if !s.heldBy(session) {
+		var err error
+		if unclean, err = c.unclean(ctx, s); err != nil {
+			c.Log.Debug().Err(cause(err)).Msg("cannot read the last holder")
+			return nil, errUnknown
+		}
 	}
-	unclean, err := c.unclean(ctx, s)
-	if err != nil {
-		c.Log.Debug().Err(cause(err)).Msg("cannot read the last holder")
-		return nil, errUnknown
+	if err := ready(c.releaseInfo(session, s.copy, unclean)); err != nil {
+		return nil, err
 	}
 	ops, err := c.acquireOps(session, v, s, unclean)
 	if err != nil {
@@ -55,7 +59,7 @@ func (c *Contender) tryLock(ctx context.Context, session string, v view, s slot,
 	rctx, done := context.WithTimeout(ctx, c.Poll)
 	defer done()
 	if !s.heldBy(session) {
-		c.tried = attempt{session, s.copy, s.period, true}
+		c.tried = attempt{session, s.copy, s.period, unclean, true}
 	}
 	sent := c.Now()
 	r, err := c.txn(rctx, ops)
@@ -143,10 +147,8 @@ func (c *Contender) acquireOps(session string, v view, s slot, unclean []Unclean
 	if c.Copies == 0 {
 		return ops, nil
 	}
-	ops = append(ops, lock(c.mirrorKey(s.copy)))
-	if v.inQueue(session) { // the next in the queue may take another copy
-		ops = append(ops, op(api.KVTxnOp{Verb: api.KVDelete, Key: c.queueKey(session)}))
-	}
+	ops = append(ops, lock(c.mirrorKey(s.copy)),
+		op(api.KVTxnOp{Verb: api.KVDelete, Key: c.queueKey(session)})) // the next in the queue may take another copy
 	if v.copies != nil {
 		return append(ops, op(api.KVTxnOp{Verb: api.KVCheckIndex, Key: v.copies.Key, Index: v.copies.ModifyIndex})), nil
 	}
@@ -157,11 +159,20 @@ func (c *Contender) acquireOps(session string, v view, s slot, unclean []Unclean
 // takeBack undoes an acquire that may have been carried out, or may be later: unlocked, it
 // arms no lock-delay, and the period is as it was.
 func (c *Contender) takeBack(session string) api.TxnOps {
-	ops := c.unlockOps(session, c.tried.copy, c.record("released", session))
+	ops := c.unlockOps(session, c.tried.copy, c.unstarted(session, c.tried.unclean))
 	if c.Period.ID != "" {
 		ops = append(ops, restore(c.lockDir(c.tried.copy)+".period", c.tried.before))
 	}
 	return ops
+}
+
+// unstarted is the lock's record after a term in which the command was never started: who was to
+// be fenced before still is.
+func (c *Contender) unstarted(session string, unclean []Unclean) []byte {
+	if len(unclean) > 0 {
+		return c.record(stateUnfenced, session, unclean...)
+	}
+	return c.record("released", session)
 }
 
 // unlockOps unlocks the lock of a copy, in a transaction that fails if session doesn't hold it.
@@ -198,8 +209,10 @@ func (c *Contender) unclean(ctx context.Context, s slot) ([]Unclean, error) {
 	switch {
 	case !ok:
 		return nil, nil
-	case r.State == "unfenced":
+	case r.State == stateUnfenced:
 		return r.Unfenced, nil
+	case r.Session == c.last.session: // our own term, which we have survived
+		return c.last.unclean, nil
 	case r.State != "held":
 		return nil, nil
 	}

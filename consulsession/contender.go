@@ -68,7 +68,15 @@ type Contender struct {
 	api     *api.Client
 	rt      *transport
 	tried   attempt // the last acquire that was sent
-	reached bool    // Consul has answered once
+	last    lastTerm
+	reached bool // Consul has answered once
+}
+
+// lastTerm is the last one that this contender has released: nothing of it is left, whatever
+// the lock says.
+type lastTerm struct {
+	session string
+	unclean []Unclean // who is still to be fenced, since it started nothing
 }
 
 // NewContender checks the settings of the client; it sends nothing. Its errors are
@@ -408,17 +416,31 @@ func (c *Contender) watchKey(ctx context.Context, kv *api.KVPair, limit time.Dur
 
 // watchCopies blocks until one of the copies was acquired, released or lost.
 func (c *Contender) watchCopies(ctx context.Context, v view, limit time.Duration) error {
-	var index uint64
-	for _, s := range v.slots {
-		if s.lock != nil {
-			index = max(index, s.lock.ModifyIndex)
-		}
-	}
+	seen := newest(v.mirrors)
+	index := seen
 	return c.watch(ctx, limit, func(o *api.QueryOptions) (bool, error) {
-		o.WaitIndex = index
-		_, meta, err := c.api.KV().List(c.mirrorKey(-1), o)
-		return err == nil && meta.LastIndex != index, err
+		for {
+			before := index
+			o.WaitIndex = index
+			kvs, meta, err := c.api.KV().List(c.mirrorKey(-1), o)
+			if err != nil {
+				return false, err
+			}
+			index = meta.LastIndex
+			// What is no news is only where to wait from: a key that was deleted counts in the index
+			// of what isn't there any more.
+			if news := newest(kvs) != seen || len(kvs) != len(v.mirrors); news || index <= before {
+				return news, nil
+			}
+		}
 	})
+}
+
+func newest(kvs api.KVPairs) (index uint64) {
+	for _, kv := range kvs {
+		index = max(index, kv.ModifyIndex)
+	}
+	return index
 }
 
 // watch sends a blocking read until it saw a change or limit is over. With a limit the caller
@@ -560,7 +582,9 @@ func isDecode(err error) bool {
 }
 
 // pause waits, or returns ctx's cause.
-func (c *Contender) pause(ctx context.Context, d time.Duration) error {
+func (c *Contender) pause(ctx context.Context, d time.Duration) error { return pause(ctx, d) }
+
+func pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

@@ -23,7 +23,7 @@ const (
 // A pause that is set in the very moment of an acquire wins or loses cleanly, on a real
 // Consul: if the acquire was first, the holder's next check tells of the pause; if the pause
 // was first, the lock isn't acquired, and nobody gets it before resume.
-func TestPauseRaces(t *testing.T) {
+func TestPauseRacesReal(t *testing.T) {
 	consultest.Each(t, func(t *testing.T, version string) {
 		races := pauseRaces
 		if testing.Short() {

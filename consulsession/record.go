@@ -22,6 +22,9 @@ type Record struct {
 	Unfenced []Unclean `json:"unfenced,omitempty"`
 }
 
+// stateUnfenced is a released lock before which somebody still has to be fenced.
+const stateUnfenced = "unfenced"
+
 // Unclean is a holder that didn't release the lock: it died, or lost the lock. Its work may
 // still have an effect.
 type Unclean struct {

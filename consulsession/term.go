@@ -202,10 +202,6 @@ func (t *Term) Watch(ctx context.Context, changed func()) {
 	}
 }
 
-// Unfenced is the outcome of a term in which the holders before it could not be fenced: the
-// next one has to, so its record says who they were.
-const Unfenced = "unfenced"
-
 // Ended is what the record of runs will say.
 type Ended struct {
 	Started, Ended time.Time
@@ -220,8 +216,10 @@ type Ended struct {
 // be sure that nothing of the command is left. The lock key is never deleted.
 func (t *Term) Release(ctx context.Context, e Ended) error {
 	record := t.c.record("released", t.session)
-	if e.Outcome == Unfenced {
-		record = t.c.record(Unfenced, t.session, t.unclean...)
+	t.c.last = lastTerm{session: t.session}
+	if e.Started.IsZero() {
+		t.c.last.unclean = t.unclean
+		record = t.c.unstarted(t.session, t.unclean)
 	}
 	ops := t.c.unlockOps(t.session, t.copy, record)
 	ops = append(ops, t.c.recordOps(t.copy, t.token, t.runs, t.period, t.before, e)...)
@@ -299,18 +297,19 @@ type releaseInfo struct {
 	Pid     int
 	Command string
 	Session string
+	Unclean []Unclean
 }
 
-func (c *Contender) releaseInfo(session string, copy int) []byte {
-	return encode(releaseInfo{c.Client, c.Prefix, c.Name, c.Copies, copy, c.Period, c.Lease, c.Poll, c.Host, c.Pid, c.Command, session})
+func (c *Contender) releaseInfo(session string, copy int, unclean []Unclean) []byte {
+	return encode(releaseInfo{c.Client, c.Prefix, c.Name, c.Copies, copy, c.Period, c.Lease, c.Poll, c.Host, c.Pid, c.Command, session, unclean})
 }
 
 // ReleaseTerm releases the lock of a contender whose process has gone, with what that
-// contender gave to ready, in the time that ctx leaves. e is how the command ended, if it
-// did so before that process: it is written down, so that a periodic job which is done isn't
-// done again; without it the period stays begun. network replaces the network in tests; nil
-// is the real one.
-func ReleaseTerm(ctx context.Context, info []byte, e *Ended, network http.RoundTripper) error {
+// contender gave to ready, in the time that ctx leaves. e says whether the command was started
+// and, with an Outcome, how it ended if it did so before that process: this is written down, so
+// that a periodic job which is done isn't done again. Without one the period stays begun.
+// network replaces the network in tests; nil is the real one.
+func ReleaseTerm(ctx context.Context, info []byte, e Ended, network http.RoundTripper) error {
 	var i releaseInfo
 	if err := json.Unmarshal(info, &i); err != nil {
 		return fmt.Errorf("cannot read how to release the lock: %w", err)
@@ -323,19 +322,36 @@ func ReleaseTerm(ctx context.Context, info []byte, e *Ended, network http.RoundT
 		return err
 	}
 	defer c.Close()
-	ops := c.unlockOps(i.Session, i.Copy, c.record("released", i.Session))
-	if e != nil {
-		more, err := c.lateRecordOps(ctx, i, *e)
-		if err != nil {
-			c.Log.Debug().Err(cause(err)).Msg("cannot read the records")
-		}
-		ops = append(ops, more...)
+	record := c.record("released", i.Session)
+	if e.Started.IsZero() {
+		record = c.unstarted(i.Session, i.Unclean)
+	}
+	ops := c.unlockOps(i.Session, i.Copy, record)
+	if e.Outcome != "" {
+		ops = append(ops, c.lateRecordOps(ctx, i, e)...)
 	}
 	return c.unlock(ctx, ops, i.Session, c.Copies == 0)
 }
 
-// lateRecordOps is recordOps for a term that another process began: what it knew is read.
-func (c *Contender) lateRecordOps(ctx context.Context, i releaseInfo, e Ended) (api.TxnOps, error) {
+// lateRecordOps is recordOps for a term that another process began: what it knew is read,
+// again and again while nobody answers. Released without it, a job that is done would be
+// begun anew.
+func (c *Contender) lateRecordOps(ctx context.Context, i releaseInfo, e Ended) api.TxnOps {
+	for {
+		ops, err := c.readRecordOps(ctx, i, e)
+		if err == nil {
+			return ops
+		}
+		c.Log.Debug().Err(cause(err)).Msg("cannot read the records")
+		_, isRefused := errors.AsType[*refused](err) // not ours any more
+		_, isBad := errors.AsType[*RecordError](err)
+		if isRefused || isBad || c.pause(ctx, c.Poll/20+c.Jitter(c.Poll/10)) != nil {
+			return nil
+		}
+	}
+}
+
+func (c *Contender) readRecordOps(ctx context.Context, i releaseInfo, e Ended) (api.TxnOps, error) {
 	dir := c.lockDir(i.Copy)
 	ctx, done := context.WithTimeout(ctx, c.Poll)
 	defer done()

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	case IsShim(os.Args):
 		os.Exit(ShimMain(os.Args))
 	case IsGuard(os.Args):
-		os.Exit(GuardMain(os.Args, func(_ context.Context, info []byte, _ *RunResult) error { return folder(info).release("guard") }))
+		os.Exit(GuardMain(os.Args, func(_ context.Context, info []byte, _ RunResult) error { return folder(info).release("guard") }))
 	case os.Getenv(keeperEnv) != "":
 		os.Exit(keeperMain())
 	}

@@ -101,7 +101,7 @@ func (h *holding) command() Outcome {
 			return h.handOver(out)
 		}
 		h.restarts++
-		wait := delay/2 + h.Jitter(delay)
+		wait := min(delay/2+h.Jitter(delay), longestDelay)
 		delay = min(2*delay, longestDelay)
 		h.Observer.State("restarting")
 		h.Log.Warn().Msgf("the command ended (%s): starting it again in %s", ending(out), wait.Round(100*time.Millisecond))
@@ -144,7 +144,10 @@ func (h *holding) again(out Outcome) bool {
 		}
 		return false
 	}
-	return true
+	if h.drained.On { // it was let finish; a restart would be something new
+		h.obey(Order{DrainHost, h.drained.Why})
+	}
+	return !h.ending()
 }
 
 // ending says how a command ended, for people.
@@ -215,16 +218,19 @@ func hookError(out Outcome, limit time.Duration) error {
 // Nothing is alive meanwhile; if the keeper dies after that, the new guard releases, and
 // writes down how the command ended.
 func (h *holding) freshGuard() bool {
-	if !h.used {
-		return !h.dead && !h.guardDied
-	}
-	r := h.finished()
-	h.quitGuard()
-	h.used = false
-	err := h.startGuard()
-	if err == nil {
-		h.guard.ReleaseInfo(h.info, r)
-		err = h.armGuard(h.killAt)
+	var err error
+	if h.used {
+		r := h.finished()
+		h.quitGuard()
+		h.used = false
+		if err = h.startGuard(); err == nil {
+			h.guard.ReleaseInfo(h.info, r)
+			kill := h.killAt
+			if h.broken.restartUnproven {
+				kill = h.Clock.Now() + h.Dials.RenewDeadline() + h.Dials.KillAfter
+			}
+			err = h.armGuard(kill)
+		}
 	}
 	switch {
 	case h.Clock.Now() >= h.termAt:
@@ -235,15 +241,15 @@ func (h *holding) freshGuard() bool {
 	return !h.dead && !h.guardDied
 }
 
-// finished is the result that a guard writes down if the keeper dies after the command has
-// ended for good; nil before.
+// finished is what a guard that was started in the course of the term does not see itself: that
+// the command was started and, once it has ended for good, how. nil if it wasn't started.
 func (h *holding) finished() *RunResult {
-	if h.ended.IsZero() || h.Restart.Policy == RestartAlways {
+	if h.begun.IsZero() {
 		return nil
 	}
 	r := h.result(Outcome{Kind: Ended, Status: h.status, TimedOut: h.timedOut, Killed: h.killed})
-	if h.Restart.Policy == RestartOnFailure && r.Exit != 0 {
-		return nil
+	if h.ended.IsZero() || h.Restart.Policy == RestartAlways || h.Restart.Policy == RestartOnFailure && r.Exit != 0 {
+		return &RunResult{Started: h.begun}
 	}
 	return &r
 }
@@ -344,7 +350,10 @@ func (h *holding) result(o Outcome) RunResult {
 	case NotFenced:
 		r.Outcome = "unfenced"
 	case NotStarted:
-		r.Started, r.Outcome = time.Time{}, "failed"
+		r.Outcome = "failed"
+		if h.restarts == 0 { // it has never run
+			r.Started = time.Time{}
+		}
 	default:
 		r.Outcome = "failed"
 	}

@@ -202,6 +202,7 @@ type brokenRules struct {
 	revive             bool // an answer after the lease's end counts, from now
 	releaseBeforeGone  bool // a stop releases at once
 	startOnLateAcquire bool // the lease of an acquire counts from its answer, however old
+	restartUnproven    bool // a restart counts as a proof
 }
 
 // Kind says how a run ended.
@@ -416,7 +417,9 @@ func (s *supervisor) contend(ctx context.Context) Outcome {
 			switch {
 			case because == nil:
 			case a != nil:
-				end = because
+				if end == nil || errors.Is(end, ErrDrained) { // of what ends for good the first counts
+					end = because
+				}
 				a.cancel(because)
 			case stop.Signal != 0:
 				return Outcome{Kind: Interrupted, Signal: stop.Signal}
