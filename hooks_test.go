@@ -98,6 +98,31 @@ func TestFenceCmdThatHangs(t *testing.T) {
 	}
 }
 
+// Who is killed while it fences has fenced nobody: the next one is told of the same holder.
+func TestKilledWhileFencing(t *testing.T) {
+	t.Parallel()
+	j := newJob(t, shared(t, consultest.Version()))
+	a := j.run(shortDials+" --host web-1", j.child(consultest.ChildOptions{Tag: "a"})...)
+	j.running(1)
+	if _, err := j.s.Client().Session().Destroy(j.s.Key(t, j.lockKey()).Session, nil); err != nil {
+		t.Fatal(err)
+	}
+	a.wait(79)
+	fenced := filepath.Join(j.dir, "fenced")
+	b := j.with(shortDials+" --host web-2", []string{"--fence-cmd", "echo $ONLYONE_OLD_HOST >>" + fenced + "; exec sleep 1000"}, "echo", "ran")
+	j.await("it fences", func() bool { _, err := os.Stat(fenced); return err == nil })
+	b.kill()
+	<-b.done
+	c := j.with(shortDials+" --host web-3", []string{"--fence-cmd", "echo $ONLYONE_OLD_HOST >>" + fenced}, "echo", "ran")
+	c.wait(0)
+	if s := readFile(t, fenced); s != "web-1\nweb-1\n" {
+		t.Errorf("the fence commands were told of %q", s)
+	}
+	if strings.Contains(b.stderr(), "ran\n") {
+		t.Errorf("it says:\n%s", b.stderr())
+	}
+}
+
 // After a clean end nobody is fenced, and neither after a kill -9: the guard has released.
 func TestNoFenceAfterACleanEnd(t *testing.T) {
 	t.Parallel()
