@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"strconv"
+	"time"
 
 	"github.com/a-seed-0bc5ead7/onlyone/consulsession"
 	"github.com/a-seed-0bc5ead7/onlyone/supervisor"
@@ -12,14 +13,21 @@ import (
 // consulLock makes a contender the supervisor's Lock. The two packages don't know each
 // other; what passes between them passes here.
 type consulLock struct {
-	c    *consulsession.Contender
-	kept termStore
+	c       *consulsession.Contender
+	kept    termStore
+	drained func() bool // this host, at this moment
 }
 
+// Acquire looks at the drain once more before it asks for the lock: the watch that tells the
+// supervisor of one looks only once a second, and what is stopped on this host just then
+// mustn't begin here anew. When the watch has seen the drain, ctx ends.
 func (l consulLock) Acquire(ctx context.Context, ready func([]byte) error, looks func(bool)) (supervisor.Term, error) {
 	l.c.Looks = looks
 	var info []byte
 	t, err := l.c.Acquire(ctx, func(now []byte) error {
+		if err := l.undrained(ctx); err != nil {
+			return err
+		}
 		l.kept.keep(now)
 		if !bytes.Equal(info, now) {
 			l.kept.drop(info)
@@ -32,6 +40,24 @@ func (l consulLock) Acquire(ctx context.Context, ready func([]byte) error, looks
 		return nil, err
 	}
 	return consulTerm{t, l.kept, info}, nil
+}
+
+// drainPause is how often a contender that could have the lock looks whether the drain is over:
+// a tenth of what the watch needs to notice one.
+const drainPause = 100 * time.Millisecond
+
+// undrained waits while this host is drained.
+func (l consulLock) undrained(ctx context.Context) error {
+	again := time.NewTicker(drainPause)
+	defer again.Stop()
+	for l.drained() {
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
 }
 
 type consulTerm struct {
