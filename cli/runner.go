@@ -377,7 +377,7 @@ func (r *runner) notAcquired(err error, c *consulsession.Contender) error {
 		return &exitError{code: exitConfig, what: fmt.Errorf("%w; nothing was run", bad), hint: "look at it, and if it may go: consul kv delete " + bad.Key}
 	}
 	if bad, ok := errors.AsType[*consulsession.CopiesError](err); ok {
-		return &exitError{code: exitConfig, what: bad, hint: fmt.Sprintf("use --copies %d, or change it for all: onlyone resize %s --copies %d", bad.Record.Copies, bad.Name, bad.Want)}
+		return &exitError{code: exitConfig, what: bad, hint: copiesHint(bad)}
 	}
 	if foreign, ok := errors.AsType[*consulsession.ForeignKeyError](err); ok {
 		return &exitError{code: exitConfig, what: foreign, hint: "choose another NAME or --prefix, or delete that key if it is yours: consul kv delete " + foreign.Key}
@@ -386,6 +386,16 @@ func (r *runner) notAcquired(err error, c *consulsession.Contender) error {
 		return &exitError{code: exitConfig, what: bad, hint: "are --check, --session-node, --ttl and --datacenter right?"}
 	}
 	return consulProblem(err)
+}
+
+func copiesHint(bad *consulsession.CopiesError) string {
+	switch {
+	case bad.Record.Copies == 0:
+		return "wait until nobody uses it without --copies, or choose another NAME"
+	case bad.Want == 0:
+		return fmt.Sprintf("use --copies %d, or choose another NAME", bad.Record.Copies)
+	}
+	return fmt.Sprintf("use --copies %d, or change it for all: onlyone resize %s --copies %d", bad.Record.Copies, bad.Name, bad.Want)
 }
 
 // conflict is exit 75, or what -E says.

@@ -63,29 +63,43 @@ const (
 )
 
 // Contender contends for one lock. It isn't safe for concurrent use.
+//
+// It opens at most two connections to an address, and one while it waits: a holder's watch has
+// its own. So proofs need no new connection in which to be refused when a host has as many
+// as Consul allows, and nobody's watch stands in the way of another request.
 type Contender struct {
 	Config
-	api     *api.Client
-	rt      *transport
-	tried   attempt // the last acquire that was sent
-	reached bool    // Consul has answered once
+	api       *api.Client
+	rt        *transport
+	watches   *api.Client // for the watch of a holder
+	watchesRT *transport
+	tried     attempt                 // the last acquire that was sent
+	reached   bool                    // Consul has answered once
+	turns     chan chan time.Duration // see turn
 }
 
 // NewContender checks the settings of the client; it sends nothing. Its errors are
 // *ConfigError.
 func NewContender(c Config) (*Contender, error) {
-	client, rt, err := newAPI(c.Client)
+	client, rt, err := newAPI(c.Client, 1)
+	if err != nil {
+		return nil, err
+	}
+	watches, watchesRT, err := newAPI(c.Client, 1)
 	if err != nil {
 		return nil, err
 	}
 	if c.Wall == nil {
 		c.Wall = time.Now
 	}
-	return &Contender{Config: c, api: client, rt: rt}, nil
+	return &Contender{Config: c, api: client, rt: rt, watches: watches, watchesRT: watchesRT}, nil
 }
 
 // Close drops idle connections.
-func (c *Contender) Close() { c.rt.closeIdle() }
+func (c *Contender) Close() {
+	c.rt.closeIdle()
+	c.watchesRT.closeIdle()
+}
 
 // Address is the address that is used at present.
 func (c *Contender) Address() string { return c.rt.address() }
@@ -132,9 +146,10 @@ func (c *Contender) contend(ctx context.Context, ready func([]byte) error) (t *T
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	renewing := make(chan struct{})
+	c.turns = make(chan chan time.Duration)
 	go func() {
 		defer close(renewing)
-		c.keepAlive(ctx, session, cancel)
+		c.keepAlive(ctx, session, cancel, c.turns)
 	}()
 	queued := false
 	defer func() {
@@ -204,6 +219,10 @@ func (c *Contender) contend(ctx context.Context, ready func([]byte) error) (t *T
 		}
 		if c.NoWait {
 			return nil, c.conflict(v, ahead, paused)
+		}
+		if c.tried.pending(session) && (!queued || len(ahead) > 0) {
+			// An acquire that wasn't answered may yet be carried out, and nobody would look.
+			return nil, errSessionGone
 		}
 		if !queued {
 			if v, err = c.enqueue(ctx, session); err != nil {
@@ -285,28 +304,70 @@ func (c *Contender) newSession(ctx context.Context, name, behavior string) (stri
 
 var errNotConsul = errors.New("it does not answer as Consul does; is CONSUL_HTTP_ADDR (--http-addr) right?")
 
-// keepAlive renews the session of a waiting contender at half of its TTL, as Consul's
-// own clients do, and cancels the contender when it is gone.
-func (c *Contender) keepAlive(ctx context.Context, session string, cancel context.CancelCauseFunc) {
-	wait := c.TTL / 2
+// renewAfter is when a waiting contender renews its session: a watch that ends then, with the
+// sixteenth that Consul adds to its wait, and one attempt to renew, end within the TTL.
+func (c *Contender) renewAfter() time.Duration { return c.TTL * 7 / 10 }
+
+// keepAlive renews the session of a waiting contender and cancels the contender when it is
+// gone. It does so when the contender gives it its turn, between two watches; by itself only
+// if that doesn't come, since the contender has something else under way.
+func (c *Contender) keepAlive(ctx context.Context, session string, cancel context.CancelCauseFunc, turns <-chan chan time.Duration) {
+	due := c.Now() + c.renewAfter()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	for {
-		if c.pause(ctx, wait) != nil {
+		timer.Reset(due + c.Poll/2 - c.Now())
+		var turn chan time.Duration
+		select {
+		case <-ctx.Done():
 			return
+		case turn = <-turns:
+		case <-timer.C:
 		}
-		wait = c.TTL / 2
-		rctx, done := context.WithTimeout(ctx, c.Poll)
-		_, err := renew(rctx, c.api, session)
-		done()
-		switch {
-		case errors.Is(err, errSessionGone):
-			cancel(errSessionGone)
-			return
-		case forbidden(err):
-			cancel(&PermissionError{cause(err), c.Rule()})
-			return
-		case err != nil:
-			wait = c.Poll/4 + c.Jitter(c.Poll/2)
+		if turn == nil || c.Now() >= due {
+			due = c.Now() + c.renewAfter()
+			if err := c.renewOnce(ctx, session); err != nil {
+				if ctx.Err() == nil && errors.Is(err, errSessionGone) || forbidden(err) {
+					cancel(c.whyEnded(err))
+					return
+				}
+				due = c.Now() + c.Poll/4 + c.Jitter(c.Poll/2)
+			}
 		}
+		if turn != nil {
+			turn <- due - c.Now()
+		}
+	}
+}
+
+func (c *Contender) renewOnce(ctx context.Context, session string) error {
+	ctx, done := context.WithTimeout(ctx, c.Poll)
+	defer done()
+	_, err := renew(ctx, c.api, session)
+	return err
+}
+
+func (c *Contender) whyEnded(err error) error {
+	if forbidden(err) {
+		return &PermissionError{cause(err), c.Rule()}
+	}
+	return err
+}
+
+// turn has the session renewed, if that is due, and says when it is due next. Between two
+// watches the one connection of this contender is free.
+func (c *Contender) turn(ctx context.Context) (time.Duration, error) {
+	answer := make(chan time.Duration, 1)
+	select {
+	case c.turns <- answer:
+	case <-ctx.Done():
+		return 0, context.Cause(ctx)
+	}
+	select {
+	case next := <-answer:
+		return next, nil
+	case <-ctx.Done():
+		return 0, context.Cause(ctx)
 	}
 }
 
@@ -371,30 +432,30 @@ func (c *Contender) join(ctx context.Context, session string) (view, error) {
 // await blocks until what this contender waits for may have changed: the entry before its
 // own; or, for the first one, the pause, the lock, or any of the copies. What it sees proves nothing.
 func (c *Contender) await(ctx context.Context, v view, ahead []*api.KVPair, paused *Order, refused map[int]time.Duration) error {
-	limit := watchWait
 	switch {
 	case len(ahead) > 0:
-		return c.watchKey(ctx, ahead[len(ahead)-1], limit)
+		return c.watchKey(ctx, ahead[len(ahead)-1], 0)
 	case paused != nil && (v.free() || c.Copies > 0):
+		var limit time.Duration
 		if until, err := time.Parse(time.RFC3339, paused.Until); err == nil {
-			limit = min(limit, max(until.Sub(c.Wall()), 0)+10*time.Millisecond)
+			limit = max(until.Sub(c.Wall()), 0) + 10*time.Millisecond
 		}
 		return c.watchKey(ctx, v.paused, limit)
 	case c.Copies > 0:
+		var limit time.Duration
 		for _, at := range refused {
-			if at > c.Now() {
-				limit = min(limit, at-c.Now())
+			if left := at - c.Now(); left > 0 && (limit == 0 || left < limit) {
+				limit = left
 			}
 		}
 		return c.watchCopies(ctx, v, limit)
 	case v.slots[0].lock == nil:
 		return nil // the lock key has vanished: it is free
 	}
-	return c.watchKey(ctx, v.slots[0].lock, limit)
+	return c.watchKey(ctx, v.slots[0].lock, 0)
 }
 
-// watchKey blocks until kv has changed, or for at most limit. Only a watch of watchWait is
-// sent again when it brought nothing.
+// watchKey blocks until kv has changed, or for at most limit, if that isn't 0.
 func (c *Contender) watchKey(ctx context.Context, kv *api.KVPair, limit time.Duration) error {
 	return c.watch(ctx, limit, func(o *api.QueryOptions) (bool, error) {
 		o.WaitIndex = kv.ModifyIndex
@@ -407,26 +468,41 @@ func (c *Contender) watchKey(ctx context.Context, kv *api.KVPair, limit time.Dur
 	})
 }
 
-// watchCopies blocks until one of the copies was acquired, released or lost.
+// watchCopies blocks until one of the copies was acquired, released, lost or added.
 func (c *Contender) watchCopies(ctx context.Context, v view, limit time.Duration) error {
-	var index uint64
-	for _, s := range v.slots {
-		if s.lock != nil {
-			index = max(index, s.lock.ModifyIndex)
-		}
-	}
+	index := v.mirrors.newest
 	return c.watch(ctx, limit, func(o *api.QueryOptions) (bool, error) {
 		o.WaitIndex = index
-		_, meta, err := c.api.KV().List(c.mirrorKey(-1), o)
-		return err == nil && meta.LastIndex != index, err
+		kvs, meta, err := c.api.KV().List(c.mirrorKey(-1), o)
+		if err != nil {
+			return false, err
+		}
+		// Not the index: it is also that of mirrors which were deleted.
+		var now state
+		for _, kv := range kvs {
+			now.add(kv)
+		}
+		if index = meta.LastIndex; index < o.WaitIndex {
+			index = 0 // it went back: a snapshot was restored
+		}
+		return now != v.mirrors, nil
 	})
 }
 
-// watch sends a blocking read until it saw a change.
+// watch sends blocking reads until one saw a change, or for at most limit, if that isn't 0.
 func (c *Contender) watch(ctx context.Context, limit time.Duration, read func(*api.QueryOptions) (changed bool, err error)) error {
+	until := c.Now() + limit
 	for {
+		wait, err := c.turn(ctx)
+		if err != nil {
+			return err
+		}
+		wait = min(wait, watchWait)
+		if limit > 0 {
+			wait = min(wait, until-c.Now())
+		}
 		wctx, done := context.WithTimeout(ctx, watchLimit)
-		changed, err := read((&api.QueryOptions{WaitTime: max(limit, 10*time.Millisecond)}).WithContext(wctx))
+		changed, err := read((&api.QueryOptions{WaitTime: max(wait, 10*time.Millisecond)}).WithContext(wctx))
 		done()
 		switch {
 		case ctx.Err() != nil:
@@ -438,7 +514,7 @@ func (c *Contender) watch(ctx context.Context, limit time.Duration, read func(*a
 			if err := c.pause(ctx, c.Poll/4+c.Jitter(c.Poll)); err != nil {
 				return err
 			}
-		case changed, limit < watchWait:
+		case changed, limit > 0 && c.Now() >= until:
 			return nil
 		}
 	}
@@ -505,7 +581,7 @@ func (c *Contender) endSession(ctx context.Context, session string, queued bool)
 }
 
 // retry calls f, each time with at most Poll, until it succeeds or there is no point in
-// going on. It gives up after two polls if the caller doesn't wait, or if Consul has never
+// going on. While this host has too many connections it waits. It gives up after two polls if the caller doesn't wait, or if Consul has never
 // answered: then the address is wrong or the agent is down.
 func (c *Contender) retry(ctx context.Context, what string, f func(context.Context) error) error {
 	start, told := c.Now(), false
@@ -515,6 +591,7 @@ func (c *Contender) retry(ctx context.Context, what string, f func(context.Conte
 		done()
 		no, isRefused := errors.AsType[*refused](err)
 		refusal, setting := badSetting(err)
+		full, isFull := errors.AsType[*ConnectionLimitError](err)
 		switch {
 		case err == nil:
 			c.reached = true
@@ -531,6 +608,16 @@ func (c *Contender) retry(ctx context.Context, what string, f func(context.Conte
 		case (c.NoWait || !c.reached) && c.Now()-start >= c.Poll && setting:
 			// Not at once: an agent that has just started says so, too.
 			return &ConfigError{"Consul refuses the session: " + refusal}
+		case isFull && !c.NoWait:
+			// Its turn comes when others of this host have ended.
+			if !told && c.Now()-start >= c.Poll {
+				told = true
+				c.Log.Warn().Msgf("Consul at %s: %v: waiting for a connection", c.Address(), full)
+			}
+			if err := c.pause(ctx, c.Poll/2+c.Jitter(c.Poll)); err != nil {
+				return err
+			}
+			continue
 		case badRequest(err) && (c.NoWait || !c.reached):
 			return &UnreachableError{c.Address(), cause(err)}
 		case (c.NoWait || !c.reached) && (c.Now()-start >= 2*c.Poll || errors.Is(err, errNotConsul) || isDecode(err)):
