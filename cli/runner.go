@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -41,6 +42,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 // MainAt is Main with another wall clock, so that a host whose clock is wrong can be tested.
 // Only what people read and --once-per depend on it; the lease doesn't.
 func MainAt(now func() time.Time, args []string, stdout, stderr io.Writer) int {
+	log.SetOutput(io.Discard) // net/http says there what a request's error says, too
 	a := New(Version, run)
 	a.die, a.now = signals.Die, now
 	return a.Main(context.Background(), args, stdout, stderr)
