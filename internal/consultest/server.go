@@ -241,6 +241,9 @@ func (s *Server) Close() {
 	os.RemoveAll(s.dir)
 }
 
+// Pid is the server's process.
+func (s *Server) Pid() int { return s.cmd.Process.Pid }
+
 // Client is a client of the server, with RootToken if there are ACLs.
 func (s *Server) Client() *api.Client { return s.client }
 
