@@ -39,6 +39,7 @@ help:
 		'make teeth      switch each safety rule off: the simulation must notice' \
 		'make fuzz       each fuzz test for FUZZ=10s' \
 		'make bench      measure onlyone beside `consul lock`' \
+		'make bench-scale measure 10 to 1000 contenders, and 2000 locks, on one server' \
 		'make lint       gofmt, go vet, staticcheck, govulncheck' \
 		'make cross      vet and build for every system: $(TARGETS)' \
 		'make dist       a release into DIST=dist: archives, deb, rpm, SBOM, SHA256SUMS' \
@@ -88,6 +89,10 @@ fuzz:
 .PHONY: bench
 bench:
 	@scripts/bench
+
+.PHONY: bench-scale
+bench-scale:
+	$(GO) run ./internal/benchscale $(BENCHFLAGS)
 
 # A tool that can't be had here, or a vulnerability database that can't be reached, is a
 # line that begins with "skipped:", not a failure.
