@@ -184,14 +184,14 @@ func (l *lab) watches(ctx context.Context, key func(int) string) error {
 		return err
 	}
 	time.Sleep(2 * time.Second)
-	mb2, gor2 := l.memory()
+	mb2, _ := l.memory()
 	cpu, begin, from := l.cpu(), time.Now(), returned.Load()
 	time.Sleep(15 * time.Second)
 	took, n := time.Since(begin), returned.Load()-from
 	used := l.cpu() - cpu
-	mb3, _ := l.memory()
+	mb3, gor3 := l.memory() // goroutines are those of an instant up to 10 s ago
 	say("  %d watches on %d connections: %.1f kB of memory each (%.1f after 15 s), %.1f goroutines each", holders, open.Load(),
-		(mb2-mb)*1000/holders, (mb3-mb)*1000/holders, float64(gor2-gor)/holders)
+		(mb2-mb)*1000/holders, (mb3-mb)*1000/holders, float64(gor3-gor)/holders)
 	say("  %d of them came back in %s: %.3f ms of CPU each, what else the server did included", n, took.Round(time.Second), used.Seconds()*1000/max(float64(n), 1))
 	done()
 	wg.Wait()

@@ -111,7 +111,7 @@ func (f *field) join(ctx context.Context) (*contender, error) {
 	return c, nil
 }
 
-// joinAll has n join, a few at a time, and waits until all are queued.
+// joinAll has n join, one after the other, so that they are queued in this order.
 func (f *field) joinAll(ctx context.Context, n int) ([]*contender, error) {
 	var all []*contender
 	for i := range n {
@@ -123,7 +123,7 @@ func (f *field) joinAll(ctx context.Context, n int) ([]*contender, error) {
 		if err := until(ctx, time.Minute, "contenders are queued", func() bool {
 			f.mu.Lock()
 			defer f.mu.Unlock()
-			return f.waiting+4 > i || i == n-1 && f.waiting == n
+			return f.waiting > i
 		}); err != nil {
 			return nil, err
 		}

@@ -78,7 +78,7 @@ func (l *lab) inProcess(ctx context.Context, n int) error {
 // processes: n processes hold the lock in turn. Their commands write down when they begin
 // and end.
 func (l *lab) processes(ctx context.Context, what string, n int, argv func(name, script string) []string) error {
-	name := fmt.Sprintf("%s-%d", what, n)
+	name := fmt.Sprintf("%s-%d", strings.ReplaceAll(what, " ", "-"), n)
 	counted := &count{}
 	p, err := newProxy(l.server.Addr, counted)
 	if err != nil {
@@ -109,7 +109,9 @@ func (l *lab) processes(ctx context.Context, what string, n int, argv func(name,
 			return err
 		}
 		all = append(all, cmd)
-		if err := until(ctx, 2*time.Minute, "they have sessions", func() bool { return l.sessions()-sessions+8 > i }); err != nil {
+		if err := until(ctx, 2*time.Minute, "they have sessions", func() bool {
+			return i == 0 && exists(file) || i > 0 && l.sessions()-sessions+8 > i // the first one is alone
+		}); err != nil {
 			return err
 		}
 	}
@@ -226,7 +228,7 @@ func (l *lab) consulLock(ctx context.Context) error {
 	}{
 		{"onlyone", func(name, script string) []string { return []string{l.onlyone, "run", name, "--", "sh", "-c", script} }},
 		{"consul lock", func(name, script string) []string {
-			return []string{l.server.Binary, "lock", "-shell=false", strings.ReplaceAll(name, " ", "-"), "sh", "-c", script}
+			return []string{l.server.Binary, "lock", "-shell=false", name, "sh", "-c", script}
 		}},
 	} {
 		if err := l.processes(ctx, what.name, 50, what.argv); err != nil {
