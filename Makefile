@@ -10,6 +10,8 @@ SIM     ?=
 FUZZ    ?= 10s
 # More flags for go test, e.g. TESTFLAGS='-v -run TestKill'.
 TESTFLAGS ?=
+# More flags for make bench-scale, e.g. BENCHFLAGS='-sizes 10,1000 -real 10'.
+BENCHFLAGS ?=
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0

@@ -308,6 +308,9 @@ var errNotConsul = errors.New("it does not answer as Consul does; is CONSUL_HTTP
 // sixteenth that Consul adds to its wait, and one attempt to renew, end within the TTL.
 func (c *Contender) renewAfter() time.Duration { return c.TTL * 7 / 10 }
 
+// renewLimit is the most that an attempt may take.
+func (c *Contender) renewLimit() time.Duration { return min(c.Poll, c.TTL/5) }
+
 // keepAlive renews the session of a waiting contender and cancels the contender when it is
 // gone. It does so when the contender gives it its turn, between two watches; by itself only
 // if that doesn't come, since the contender has something else under way.
@@ -316,7 +319,7 @@ func (c *Contender) keepAlive(ctx context.Context, session string, cancel contex
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		timer.Reset(due + c.Poll/2 - c.Now())
+		timer.Reset(due + c.renewLimit()/2 - c.Now())
 		var turn chan time.Duration
 		select {
 		case <-ctx.Done():
@@ -341,7 +344,7 @@ func (c *Contender) keepAlive(ctx context.Context, session string, cancel contex
 }
 
 func (c *Contender) renewOnce(ctx context.Context, session string) error {
-	ctx, done := context.WithTimeout(ctx, c.Poll)
+	ctx, done := context.WithTimeout(ctx, c.renewLimit())
 	defer done()
 	_, err := renew(ctx, c.api, session)
 	return err
