@@ -10,6 +10,8 @@ SIM     ?=
 FUZZ    ?= 10s
 # More flags for go test, e.g. TESTFLAGS='-v -run TestKill'.
 TESTFLAGS ?=
+# More flags for make bench-scale, e.g. BENCHFLAGS='-sizes 10,1000 -real 10'.
+BENCHFLAGS ?=
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
@@ -43,6 +45,7 @@ help:
 		'                for FOR=3m with SEED=..., or SCRIPT=all; CONSUL=1.8, PROGRAM=onlyone,...' \
 		'make hosts-long the same for FOR=2h in pieces, on both Consuls; then docs/results.md' \
 		'make hosts-report  docs/results.md and its pictures from the logs in docs/results' \
+		'make bench-scale measure 10 to 1000 contenders, and 2000 locks, on one server' \
 		'make lint       gofmt, go vet, staticcheck, govulncheck' \
 		'make cross      vet and build for every system: $(TARGETS)' \
 		'make dist       a release into DIST=dist: archives, deb, rpm, SBOM, SHA256SUMS' \
@@ -114,6 +117,9 @@ hosts-long:
 .PHONY: hosts-report
 hosts-report:
 	@$(GO) run ./internal/hosts report
+.PHONY: bench-scale
+bench-scale:
+	$(GO) run ./internal/benchscale $(BENCHFLAGS)
 
 # A tool that can't be had here, or a vulnerability database that can't be reached, is a
 # line that begins with "skipped:", not a failure.

@@ -5,6 +5,8 @@ package main_test
 import (
 	"flag"
 	"fmt"
+	"io"
+	"log"
 	"net"
 	"net/http"
 	"os"
@@ -53,6 +55,7 @@ func TestMain(m *testing.M) {
 
 func testMain(m *testing.M) int {
 	flag.Parse()
+	log.SetOutput(io.Discard) // as in onlyone itself
 	// Where the tests were started with these ignored (nohup, a script's "&"), everything that
 	// they start would ignore them, too. With a handler here it gets their default action.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT)
@@ -244,9 +247,9 @@ func nothingLeft(t testing.TB, s *consultest.Server, name, mark, tmp string, lim
 			left = append(left, "session "+id)
 		}
 		for _, key := range s.Keys(t, "onlyone/"+name+"/") {
-			switch strings.TrimPrefix(key, "onlyone/"+name+"/") {
-			case ".runs", ".holder", ".period", ".lock-bell":
-			case ".lock":
+			switch ofCopy.ReplaceAllString(strings.TrimPrefix(key, "onlyone/"+name+"/"), "") {
+			case ".runs", ".holder", ".period", ".copies", ".lock-bell":
+			case ".lock", "~held":
 				if kv := s.Key(t, key); kv != nil && kv.Session != "" {
 					left = append(left, "lock held by session "+kv.Session)
 				}
@@ -270,6 +273,9 @@ func nothingLeft(t testing.TB, s *consultest.Server, name, mark, tmp string, lim
 		t.Errorf("left behind: temporary file %s", f.Name())
 	}
 }
+
+// ofCopy is the number of a copy in a key below its lock.
+var ofCopy = regexp.MustCompile(`^\d+/|/\d+$`)
 
 // soon calls f until it returns true, or the limit has passed.
 func soon(limit time.Duration, f func() bool) bool {

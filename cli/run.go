@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -134,7 +135,7 @@ func (in *invocation) runCommand() *cli.Command {
 			flag(forWaiting, "wait", "w", wait, "wait for the lock at most `DUR` (default: for ever)"),
 			flag(forWaiting, "conflict-exit-code", "E", conflict, "exit with `N` if another host has the lock (75)"),
 			text(forWaiting, "host", "call this host `NAME` in records (its host name)"),
-			flag(forWaiting, "copies", "", copies, "let `N` run at once, each with its ONLYONE_COPY"),
+			copiesFlag(copies),
 			flag(forWaiting, "splay", "", splay, "contend up to `DUR` later, by host and period"),
 			flag(forWaiting, "start-deadline", "", startDeadline, "don't start `DUR` after the period's beginning"),
 			runtimeDirFlag(),
@@ -247,6 +248,16 @@ func valueFlag(category, name, short string, value cli.Generic, usage string) cl
 	f := &cli.GenericFlag{Name: name, Category: category, Usage: usage, Value: value, EnvVars: variable(name)}
 	if short != "" {
 		f.Aliases = []string{short}
+	}
+	return f
+}
+
+// copiesFlag has no variable in the command of a copy, whose environment says how many there
+// are: what that command starts with an onlyone isn't meant.
+func copiesFlag(value cli.Generic) cli.Flag {
+	f := &cli.GenericFlag{Name: "copies", Category: forWaiting, Usage: "let `N` run at once, each with its ONLYONE_COPY", Value: value}
+	if os.Getenv("ONLYONE_COPY") == "" {
+		f.EnvVars = variable("copies")
 	}
 	return f
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -41,6 +42,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 // MainAt is Main with another wall clock, so that a host whose clock is wrong can be tested.
 // Only what people read and --once-per depend on it; the lease doesn't.
 func MainAt(now func() time.Time, args []string, stdout, stderr io.Writer) int {
+	log.SetOutput(io.Discard) // net/http says there what a request's error says, too
 	a := New(Version, run)
 	a.die, a.now = signals.Die, now
 	return a.Main(context.Background(), args, stdout, stderr)
@@ -398,7 +400,7 @@ func (r *runner) notAcquired(err error, c *consulsession.Contender) error {
 		return &exitError{code: exitConfig, what: fmt.Errorf("%w; nothing was run", bad), hint: "look at it, and if it may go: consul kv delete " + bad.Key}
 	}
 	if bad, ok := errors.AsType[*consulsession.CopiesError](err); ok {
-		return &exitError{code: exitConfig, what: bad, hint: fmt.Sprintf("use --copies %d, or change it for all: onlyone resize %s --copies %d", bad.Record.Copies, bad.Name, bad.Want)}
+		return &exitError{code: exitConfig, what: bad, hint: copiesHint(bad)}
 	}
 	if foreign, ok := errors.AsType[*consulsession.ForeignKeyError](err); ok {
 		return &exitError{code: exitConfig, what: foreign, hint: "choose another NAME or --prefix, or delete that key if it is yours: consul kv delete " + foreign.Key}
@@ -407,6 +409,16 @@ func (r *runner) notAcquired(err error, c *consulsession.Contender) error {
 		return &exitError{code: exitConfig, what: bad, hint: "are --check, --session-node, --ttl and --datacenter right?"}
 	}
 	return consulProblem(err)
+}
+
+func copiesHint(bad *consulsession.CopiesError) string {
+	switch {
+	case bad.Record.Copies == 0:
+		return "wait until nobody uses it without --copies, or choose another NAME"
+	case bad.Want == 0:
+		return fmt.Sprintf("use --copies %d, or choose another NAME", bad.Record.Copies)
+	}
+	return fmt.Sprintf("use --copies %d, or change it for all: onlyone resize %s --copies %d", bad.Record.Copies, bad.Name, bad.Want)
 }
 
 // conflict is exit 75, or what -E says.

@@ -145,12 +145,18 @@ func (c *Contender) acquireOps(session string, v view, s slot, unclean []Unclean
 		ops = append(ops, op(api.KVTxnOp{Verb: api.KVCheckSession, Key: c.queueKey(session), Session: session}))
 	}
 	if c.Copies == 0 {
-		return ops, nil
+		return append(ops, op(api.KVTxnOp{Verb: api.KVCheckNotExists, Key: c.dir() + ".copies"})), nil
 	}
 	ops = append(ops, lock(c.mirrorKey(s.copy)),
 		op(api.KVTxnOp{Verb: api.KVDelete, Key: c.queueKey(session)})) // the next in the queue may take another copy
 	if v.copies != nil {
 		return append(ops, op(api.KVTxnOp{Verb: api.KVCheckIndex, Key: v.copies.Key, Index: v.copies.ModifyIndex})), nil
+	}
+	// The first with copies: nobody who does without may have come in between.
+	if v.plain != nil {
+		ops = append(ops, op(api.KVTxnOp{Verb: api.KVCheckIndex, Key: v.plain.Key, Index: v.plain.ModifyIndex}))
+	} else {
+		ops = append(ops, op(api.KVTxnOp{Verb: api.KVCheckNotExists, Key: c.dir() + ".lock"}))
 	}
 	return append(ops, op(api.KVTxnOp{Verb: api.KVCAS, Key: c.dir() + ".copies",
 		Value: encode(Copies{Schema: Schema, Copies: c.Copies, By: c.Host, Since: stamp(c.Wall().Truncate(time.Second))})})), nil

@@ -9,10 +9,12 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/consul/api"
@@ -51,10 +53,9 @@ func (e *StatusError) Error() string {
 	return fmt.Sprintf("consul says %d: %s", e.Code, body)
 }
 
-// newAPI makes the client. At most two connections go to each address: one for a watch,
-// one for everything else (Consul allows 200 an address of a client, and a cancelled
-// watch keeps its place until its wait is over).
-func newAPI(c ClientConfig) (*api.Client, *transport, error) {
+// newAPI makes a client that opens at most conns connections to each address: Consul takes
+// 200 from one host, and a cancelled watch keeps its place until its wait is over.
+func newAPI(c ClientConfig, conns int) (*api.Client, *transport, error) {
 	conf := api.DefaultConfig()
 	t := &transport{}
 	addresses := c.Addresses
@@ -82,7 +83,7 @@ func newAPI(c ClientConfig) (*api.Client, *transport, error) {
 		}
 		e.rt = c.Transport
 		if e.rt == nil {
-			e.rt = newTransport(e.socket, tlsClient)
+			e.rt = newTransport(e.socket, tlsClient, conns)
 		}
 		t.endpoints = append(t.endpoints, e)
 	}
@@ -145,12 +146,12 @@ func parseAddress(a, scheme string) (*endpoint, error) {
 	return &endpoint{scheme: u.Scheme, host: u.Host, prefix: strings.TrimSuffix(u.Path, "/")}, nil
 }
 
-func newTransport(socket string, tlsConf *tls.Config) *http.Transport {
+func newTransport(socket string, tlsConf *tls.Config, conns int) *http.Transport {
 	// A dead peer is found by the deadline of each request, not by keep-alives.
 	dialer := &net.Dialer{Timeout: 5 * time.Second, KeepAlive: 15 * time.Second}
 	tr := &http.Transport{
 		Proxy: http.ProxyFromEnvironment, DialContext: dialer.DialContext, TLSClientConfig: tlsConf,
-		MaxConnsPerHost: 2, MaxIdleConnsPerHost: 2, IdleConnTimeout: 30 * time.Second,
+		MaxConnsPerHost: conns, MaxIdleConnsPerHost: conns, IdleConnTimeout: 30 * time.Second,
 		TLSHandshakeTimeout: 5 * time.Second, DisableCompression: true,
 		ReadBufferSize: 2048, WriteBufferSize: 2048,
 	}
@@ -200,6 +201,9 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	defer resp.Body.Close()
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, 4096))
+	if resp.StatusCode == http.StatusTooManyRequests && bytes.Contains(body, []byte("too many concurrent connections")) {
+		return nil, &ConnectionLimitError{Told: true}
+	}
 	return nil, &StatusError{Code: resp.StatusCode, Body: string(bytes.TrimSpace(body))}
 }
 
@@ -216,8 +220,13 @@ func (t *transport) send(req *http.Request) (*http.Response, error) {
 	if token := t.token.get(); token != "" {
 		r.Header.Set("X-Consul-Token", token)
 	}
+	fresh := false
+	r = r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { fresh = !i.Reused }}))
 	sent := time.Now()
 	resp, err := e.rt.RoundTrip(r)
+	if fresh && hungUp(err) {
+		err = &ConnectionLimitError{}
+	}
 	if err == nil && t.answered != nil {
 		t.answered(resp, sent)
 	}
@@ -230,6 +239,12 @@ func (t *transport) send(req *http.Request) (*http.Response, error) {
 		t.mu.Unlock()
 	}
 	return resp, err
+}
+
+// hungUp: the other side took the connection and closed it.
+func hungUp(err error) bool {
+	return err != nil && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
+		strings.Contains(err.Error(), "server closed idle connection")) // net/http doesn't export that one
 }
 
 func (t *transport) closeIdle() {

@@ -65,13 +65,20 @@ const (
 )
 
 // Contender contends for one lock. It isn't safe for concurrent use.
+//
+// It opens at most two connections to an address, and one while it waits: a holder's watch has
+// its own. So proofs need no new connection in which to be refused when a host has as many
+// as Consul allows, and nobody's watch stands in the way of another request.
 type Contender struct {
 	Config
-	api     *api.Client
-	rt      *transport
-	tried   attempt // the last acquire that was sent
-	last    lastTerm
-	reached bool // Consul has answered once
+	api       *api.Client
+	rt        *transport
+	watches   *api.Client // for the watch of a holder
+	watchesRT *transport
+	tried     attempt // the last acquire that was sent
+	last      lastTerm
+	reached   bool                    // Consul has answered once
+	turns     chan chan time.Duration // see turn
 }
 
 // lastTerm is the last one that this contender has released: nothing of it is left, whatever
@@ -84,18 +91,25 @@ type lastTerm struct {
 // NewContender checks the settings of the client; it sends nothing. Its errors are
 // *ConfigError.
 func NewContender(c Config) (*Contender, error) {
-	client, rt, err := newAPI(c.Client)
+	client, rt, err := newAPI(c.Client, 1)
+	if err != nil {
+		return nil, err
+	}
+	watches, watchesRT, err := newAPI(c.Client, 1)
 	if err != nil {
 		return nil, err
 	}
 	if c.Wall == nil {
 		c.Wall = time.Now
 	}
-	return &Contender{Config: c, api: client, rt: rt}, nil
+	return &Contender{Config: c, api: client, rt: rt, watches: watches, watchesRT: watchesRT}, nil
 }
 
 // Close drops idle connections.
-func (c *Contender) Close() { c.rt.closeIdle() }
+func (c *Contender) Close() {
+	c.rt.closeIdle()
+	c.watchesRT.closeIdle()
+}
 
 // Address is the address that is used at present.
 func (c *Contender) Address() string { return c.rt.address() }
@@ -151,9 +165,10 @@ func (c *Contender) contend(ctx context.Context, ready func([]byte) error) (t *T
 	fresh := c.Now()-looked < c.Poll/4 // v was read since the last change, or an election
 	ctx, cancel := context.WithCancelCause(ctx)
 	renewing := make(chan struct{})
+	c.turns = make(chan chan time.Duration)
 	go func() {
 		defer close(renewing)
-		c.keepAlive(ctx, session, cancel)
+		c.keepAlive(ctx, session, cancel, c.turns)
 	}()
 	queued := false
 	defer func() {
@@ -223,6 +238,10 @@ func (c *Contender) contend(ctx context.Context, ready func([]byte) error) (t *T
 		c.looks(false)
 		if c.NoWait {
 			return nil, c.conflict(v, ahead, paused)
+		}
+		if c.tried.pending(session) && (!queued || len(ahead) > 0) {
+			// An acquire that wasn't answered may yet be carried out, and nobody would look.
+			return nil, errSessionGone
 		}
 		if !queued {
 			if v, err = c.enqueue(ctx, session); err != nil {
@@ -329,28 +348,73 @@ func (c *Contender) newSession(ctx context.Context, name, behavior string) (stri
 
 var errNotConsul = errors.New("it does not answer as Consul does; is CONSUL_HTTP_ADDR (--http-addr) right?")
 
-// keepAlive renews the session of a waiting contender at half of its TTL, as Consul's
-// own clients do, and cancels the contender when it is gone.
-func (c *Contender) keepAlive(ctx context.Context, session string, cancel context.CancelCauseFunc) {
-	wait := c.TTL / 2
+// renewAfter is when a waiting contender renews its session: a watch that ends then, with the
+// sixteenth that Consul adds to its wait, and one attempt to renew, end within the TTL.
+func (c *Contender) renewAfter() time.Duration { return c.TTL * 7 / 10 }
+
+// renewLimit is the most that an attempt may take.
+func (c *Contender) renewLimit() time.Duration { return min(c.Poll, c.TTL/5) }
+
+// keepAlive renews the session of a waiting contender and cancels the contender when it is
+// gone. It does so when the contender gives it its turn, between two watches; by itself only
+// if that doesn't come, since the contender has something else under way.
+func (c *Contender) keepAlive(ctx context.Context, session string, cancel context.CancelCauseFunc, turns <-chan chan time.Duration) {
+	due := c.Now() + c.renewAfter()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	for {
-		if c.pause(ctx, wait) != nil {
+		timer.Reset(due + c.renewLimit()/2 - c.Now())
+		var turn chan time.Duration
+		select {
+		case <-ctx.Done():
 			return
+		case turn = <-turns:
+		case <-timer.C:
 		}
-		wait = c.TTL / 2
-		rctx, done := context.WithTimeout(ctx, c.Poll)
-		_, err := renew(rctx, c.api, session)
-		done()
-		switch {
-		case errors.Is(err, errSessionGone):
-			cancel(errSessionGone)
-			return
-		case forbidden(err):
-			cancel(&PermissionError{cause(err), c.Rule()})
-			return
-		case err != nil:
-			wait = c.Poll/4 + c.Jitter(c.Poll/2)
+		if turn == nil || c.Now() >= due {
+			due = c.Now() + c.renewAfter()
+			if err := c.renewOnce(ctx, session); err != nil {
+				if ctx.Err() == nil && errors.Is(err, errSessionGone) || forbidden(err) {
+					cancel(c.whyEnded(err))
+					return
+				}
+				due = c.Now() + c.Poll/4 + c.Jitter(c.Poll/2)
+			}
 		}
+		if turn != nil {
+			turn <- due - c.Now()
+		}
+	}
+}
+
+func (c *Contender) renewOnce(ctx context.Context, session string) error {
+	ctx, done := context.WithTimeout(ctx, c.renewLimit())
+	defer done()
+	_, err := renew(ctx, c.api, session)
+	return err
+}
+
+func (c *Contender) whyEnded(err error) error {
+	if forbidden(err) {
+		return &PermissionError{cause(err), c.Rule()}
+	}
+	return err
+}
+
+// turn has the session renewed, if that is due, and says when it is due next. Between two
+// watches the one connection of this contender is free.
+func (c *Contender) turn(ctx context.Context) (time.Duration, error) {
+	answer := make(chan time.Duration, 1)
+	select {
+	case c.turns <- answer:
+	case <-ctx.Done():
+		return 0, context.Cause(ctx)
+	}
+	select {
+	case next := <-answer:
+		return next, nil
+	case <-ctx.Done():
+		return 0, context.Cause(ctx)
 	}
 }
 
@@ -415,16 +479,17 @@ func (c *Contender) join(ctx context.Context, session string) (view, error) {
 // await blocks until what this contender waits for may have changed: the entry before its
 // own; or, for the first one, the pause, the lock, or any of the copies. What it sees proves nothing.
 func (c *Contender) await(ctx context.Context, v view, ahead []*api.KVPair, paused *Order, refused map[int]time.Duration) error {
-	var limit time.Duration // none
 	switch {
 	case len(ahead) > 0:
-		return c.watchKey(ctx, ahead[len(ahead)-1], limit)
+		return c.watchKey(ctx, ahead[len(ahead)-1], 0)
 	case paused != nil && (v.free() || c.Copies > 0):
+		var limit time.Duration
 		if until, err := time.Parse(time.RFC3339, paused.Until); err == nil {
 			limit = max(until.Sub(c.Wall()), 0) + 10*time.Millisecond
 		}
 		return c.watchKey(ctx, v.paused, limit)
 	case c.Copies > 0:
+		var limit time.Duration
 		for _, at := range refused {
 			if left := at - c.Now(); left > 0 && (limit == 0 || left < limit) {
 				limit = left
@@ -434,10 +499,10 @@ func (c *Contender) await(ctx context.Context, v view, ahead []*api.KVPair, paus
 	case v.slots[0].lock == nil:
 		return nil // the lock key has vanished: it is free
 	}
-	return c.watchKey(ctx, v.slots[0].lock, limit)
+	return c.watchKey(ctx, v.slots[0].lock, 0)
 }
 
-// watchKey blocks until kv has changed, or for at most limit; 0: for as long as it takes.
+// watchKey blocks until kv has changed, or for at most limit, if that isn't 0.
 func (c *Contender) watchKey(ctx context.Context, kv *api.KVPair, limit time.Duration) error {
 	return c.watch(ctx, limit, func(o *api.QueryOptions) (bool, error) {
 		o.WaitIndex = kv.ModifyIndex
@@ -450,45 +515,41 @@ func (c *Contender) watchKey(ctx context.Context, kv *api.KVPair, limit time.Dur
 	})
 }
 
-// watchCopies blocks until one of the copies was acquired, released or lost.
+// watchCopies blocks until one of the copies was acquired, released, lost or added.
 func (c *Contender) watchCopies(ctx context.Context, v view, limit time.Duration) error {
-	seen := newest(v.mirrors)
-	index := seen
+	index := v.mirrors.newest
 	return c.watch(ctx, limit, func(o *api.QueryOptions) (bool, error) {
-		for {
-			before := index
-			o.WaitIndex = index
-			kvs, meta, err := c.api.KV().List(c.mirrorKey(-1), o)
-			if err != nil {
-				return false, err
-			}
-			index = meta.LastIndex
-			// What is no news is only where to wait from: a key that was deleted counts in the index
-			// of what isn't there any more.
-			if news := newest(kvs) != seen || len(kvs) != len(v.mirrors); news || index <= before {
-				return news, nil
-			}
+		o.WaitIndex = index
+		kvs, meta, err := c.api.KV().List(c.mirrorKey(-1), o)
+		if err != nil {
+			return false, err
 		}
+		// Not the index: it is also that of mirrors which were deleted.
+		var now state
+		for _, kv := range kvs {
+			now.add(kv)
+		}
+		if index = meta.LastIndex; index < o.WaitIndex {
+			index = 0 // it went back: a snapshot was restored
+		}
+		return now != v.mirrors, nil
 	})
 }
 
-func newest(kvs api.KVPairs) (index uint64) {
-	for _, kv := range kvs {
-		index = max(index, kv.ModifyIndex)
-	}
-	return index
-}
-
-// watch sends a blocking read until it saw a change or limit is over. With a limit the caller
-// looks again after each, since clocks may have been set meanwhile.
+// watch sends blocking reads until one saw a change, or for at most limit, if that isn't 0.
 func (c *Contender) watch(ctx context.Context, limit time.Duration, read func(*api.QueryOptions) (changed bool, err error)) error {
+	until := c.Now() + limit
 	for {
-		wctx, done := context.WithTimeout(ctx, watchLimit)
-		wait := watchWait
-		if limit > 0 {
-			wait = min(wait, max(limit, 10*time.Millisecond))
+		wait, err := c.turn(ctx)
+		if err != nil {
+			return err
 		}
-		changed, err := read((&api.QueryOptions{WaitTime: wait}).WithContext(wctx))
+		wait = min(wait, watchWait)
+		if limit > 0 {
+			wait = min(wait, until-c.Now())
+		}
+		wctx, done := context.WithTimeout(ctx, watchLimit)
+		changed, err := read((&api.QueryOptions{WaitTime: max(wait, 10*time.Millisecond)}).WithContext(wctx))
 		done()
 		switch {
 		case ctx.Err() != nil:
@@ -500,7 +561,7 @@ func (c *Contender) watch(ctx context.Context, limit time.Duration, read func(*a
 			if err := c.pause(ctx, c.Poll/4+c.Jitter(c.Poll)); err != nil {
 				return err
 			}
-		case changed, limit > 0:
+		case changed, limit > 0 && c.Now() >= until:
 			return nil
 		}
 	}
@@ -567,7 +628,7 @@ func (c *Contender) endSession(ctx context.Context, session string, queued bool)
 }
 
 // retry calls f, each time with at most Poll, until it succeeds or there is no point in
-// going on. It gives up after two polls if the caller doesn't wait, or if Consul has never
+// going on. While this host has too many connections it waits. It gives up after two polls if the caller doesn't wait, or if Consul has never
 // answered: then the address is wrong or the agent is down.
 func (c *Contender) retry(ctx context.Context, what string, f func(context.Context) error) error {
 	start, told := c.Now(), false
@@ -577,6 +638,7 @@ func (c *Contender) retry(ctx context.Context, what string, f func(context.Conte
 		done()
 		no, isRefused := errors.AsType[*refused](err)
 		refusal, setting := badSetting(err)
+		full, isFull := errors.AsType[*ConnectionLimitError](err)
 		switch {
 		case err == nil:
 			c.reached = true
@@ -593,6 +655,16 @@ func (c *Contender) retry(ctx context.Context, what string, f func(context.Conte
 		case (c.NoWait || !c.reached) && c.Now()-start >= c.Poll && setting:
 			// Not at once: an agent that has just started says so, too.
 			return &ConfigError{"Consul refuses the session: " + refusal}
+		case isFull && !c.NoWait:
+			// Its turn comes when others of this host have ended.
+			if !told && c.Now()-start >= c.Poll {
+				told = true
+				c.Log.Warn().Msgf("Consul at %s: %v: waiting for a connection", c.Address(), full)
+			}
+			if err := c.pause(ctx, c.Poll/2+c.Jitter(c.Poll)); err != nil {
+				return err
+			}
+			continue
 		case badRequest(err) && (c.NoWait || !c.reached):
 			return &UnreachableError{c.Address(), cause(err)}
 		case (c.NoWait || !c.reached) && (c.Now()-start >= 2*c.Poll || errors.Is(err, errNotConsul) || isDecode(err)):

@@ -470,7 +470,7 @@ func (d *doctor) tryWatch(ctx context.Context, key string, index uint64, change 
 		defer close(answered)
 		q := query(wctx)
 		q.WaitIndex, q.WaitTime = index, watchWait
-		kv, _, werr = d.api.KV().Get(key, q)
+		kv, _, werr = d.watches.KV().Get(key, q)
 		at = time.Now()
 	}()
 	defer func() { done(); <-answered }()

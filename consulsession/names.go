@@ -12,7 +12,7 @@ import (
 // Names lists the names of the locks below prefix, by one request. A lock that nobody has
 // ever held isn't among them.
 func Names(ctx context.Context, c ClientConfig, prefix string) ([]string, error) {
-	client, t, err := newAPI(c)
+	client, t, err := newAPI(c, 2)
 	if err != nil {
 		return nil, err
 	}

@@ -35,7 +35,7 @@ type Operator struct {
 
 // NewOperator checks the settings of the client; it sends nothing. Its errors are *ConfigError.
 func NewOperator(c OperatorConfig) (*Operator, error) {
-	client, rt, err := newAPI(c.Client)
+	client, rt, err := newAPI(c.Client, 2)
 	if err != nil {
 		return nil, err
 	}

@@ -168,7 +168,7 @@ func (t *Term) Watch(ctx context.Context, changed func()) {
 	index, seen := t.token, t.token
 	for {
 		wctx, done := context.WithTimeout(ctx, watchLimit)
-		kvs, meta, err := t.c.api.KV().List(t.Key(), (&api.QueryOptions{WaitIndex: index, WaitTime: watchWait}).WithContext(wctx))
+		kvs, meta, err := t.c.watches.KV().List(t.Key(), (&api.QueryOptions{WaitIndex: index, WaitTime: watchWait}).WithContext(wctx))
 		done()
 		if ctx.Err() != nil {
 			return

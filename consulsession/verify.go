@@ -25,7 +25,7 @@ type Claim struct {
 // Errors: *LostError (the claim doesn't hold), *PermissionError, *UnreachableError, or
 // *ConfigError.
 func Verify(ctx context.Context, conf ClientConfig, c Claim) error {
-	client, rt, err := newAPI(conf)
+	client, rt, err := newAPI(conf, 2)
 	if err != nil {
 		return err
 	}

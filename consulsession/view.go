@@ -1,6 +1,7 @@
 package consulsession
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -61,11 +62,21 @@ func (c *Contender) mirrorKey(copy int) string {
 type view struct {
 	slots   []slot
 	many    bool          // the slots are copies
-	mirrors api.KVPairs   // of all copies, also of those that there are no more
 	queue   []*api.KVPair // in order of arrival
 	paused  *api.KVPair
 	copies  *api.KVPair
+	plain   *api.KVPair // with copies: the lock of those who use the name without
+	mirrors state       // with copies
 }
+
+// state tells one state of some keys from any other: a change of one gives it the newest
+// index, and a deletion lowers their number.
+type state struct {
+	n      int
+	newest uint64
+}
+
+func (s *state) add(kv *api.KVPair) { s.n, s.newest = s.n+1, max(s.newest, kv.ModifyIndex) }
 
 // slot is the lock, or one of its copies.
 type slot struct {
@@ -130,11 +141,9 @@ const periodReads = 56
 // reads are the operations of a read. Trees, since a key that doesn't exist is no error there.
 func (c *Contender) reads() api.TxnOps {
 	tree := func(key string) *api.TxnOp { return &api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVGetTree, Key: key}} }
-	ops := api.TxnOps{tree(c.queueKey("")), tree(c.dir() + ".paused")}
+	ops := api.TxnOps{tree(c.queueKey("")), tree(c.dir() + ".paused"), tree(c.dir() + ".copies"), tree(c.dir() + ".lock")}
 	if c.Copies > 0 {
-		ops = append(ops, tree(c.mirrorKey(-1)), tree(c.dir()+".copies"))
-	} else {
-		ops = append(ops, tree(c.lockKey(0)))
+		ops = append(ops, tree(c.mirrorKey(-1)))
 	}
 	if c.Period.ID != "" {
 		for i := range min(max(c.Copies, 1), periodReads) {
@@ -177,17 +186,20 @@ func (c *Contender) view(r *api.TxnResponse) view {
 		}
 		byKey[c.lockDir(i)+".period"] = &s.period
 	}
+	if c.Copies > 0 {
+		byKey[c.dir()+".lock"] = &v.plain
+	}
 	for _, res := range r.Results {
 		if res.KV == nil {
 			continue
-		}
-		if c.Copies > 0 && strings.HasPrefix(res.KV.Key, c.mirrorKey(-1)) {
-			v.mirrors = append(v.mirrors, res.KV)
 		}
 		if at, ok := byKey[res.KV.Key]; ok {
 			*at = res.KV
 		} else if strings.HasPrefix(res.KV.Key, c.queueKey("")) {
 			v.queue = append(v.queue, res.KV)
+		}
+		if strings.HasPrefix(res.KV.Key, c.mirrorKey(-1)) {
+			v.mirrors.add(res.KV)
 		}
 	}
 	slices.SortFunc(v.queue, func(a, b *api.KVPair) int {
@@ -205,14 +217,15 @@ func (c *Contender) view(r *api.TxnResponse) view {
 // refuse is why there is nothing to wait for: the key is somebody else's, the number of
 // copies is another, or the period is done. nil if there is.
 func (c *Contender) refuse(v view, session string) error {
+	if err := c.agree(v); err != nil {
+		return err
+	}
 	if c.Copies == 0 {
 		// Only of a free key: while it is held, somebody's plain write takes the flags away, and
 		// the holder's release puts them back.
 		if s := v.slots[0]; s.free() && s.lock != nil && s.lock.Flags != api.LockFlagValue {
 			return &ForeignKeyError{c.lockKey(0), s.lock.Flags}
 		}
-	} else if err := c.agree(v); err != nil {
-		return err
 	}
 	if c.Period.ID == "" {
 		return nil
@@ -278,7 +291,7 @@ type Copies struct {
 	Since  string `json:"since"`
 }
 
-// CopiesError says that others use another number of copies.
+// CopiesError says that others use another number of copies. 0 is a number, too: without.
 type CopiesError struct {
 	Name   string
 	Want   int
@@ -286,12 +299,28 @@ type CopiesError struct {
 }
 
 func (e *CopiesError) Error() string {
-	return fmt.Sprintf("%s has %d copies (since %s, by %s), not %d", e.Name, e.Record.Copies, e.Record.Since, e.Record.By, e.Want)
+	return fmt.Sprintf("%s is used with %s (since %s, by %s), not with %s", e.Name, many(e.Record.Copies), e.Record.Since, e.Record.By, many(e.Want))
 }
 
-// agree holds the contenders of a name to one number of copies, that of the first.
+func many(n int) string {
+	switch n {
+	case 0:
+		return "no copies"
+	case 1:
+		return "1 copy"
+	}
+	return strconv.Itoa(n) + " copies"
+}
+
+// agree holds the contenders of a name to one number of copies: that of the first, or what an
+// operator has made of it since. Whoever began without copies keeps the others off while it
+// holds the lock.
 func (c *Contender) agree(v view) error {
 	if v.copies == nil {
+		if c.Copies > 0 && v.plain != nil && v.plain.Session != "" {
+			r, _ := ParseRecord(v.plain.Value)
+			return &CopiesError{c.Name, c.Copies, Copies{By: cmp.Or(r.Host, "a session that isn't onlyone's"), Since: cmp.Or(r.Since, "?")}}
+		}
 		return nil
 	}
 	var r Copies

@@ -1,6 +1,7 @@
 package consultest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,6 +25,7 @@ type Options struct {
 	Version    string // of Versions; empty: Version()
 	Persistent bool   // keeps its data on disk, so that Kill and Restart are an outage
 	ACL        bool   // default deny; RootToken may do everything
+	Conns      int    // http_max_conns_per_client; 0: 2000, since all tests come from one address
 }
 
 // RootToken is the bootstrap token of a server with ACLs.
@@ -116,8 +118,8 @@ func (s *Server) args() []string {
 	a := []string{"agent", "-node=" + node, "-bind=127.0.0.1", "-client=127.0.0.1", "-log-level=warn",
 		fmt.Sprintf("-http-port=%d", s.ports.http), fmt.Sprintf("-server-port=%d", s.ports.server), fmt.Sprintf("-serf-lan-port=%d", s.ports.serf),
 		"-serf-wan-port=-1", "-dns-port=-1", "-grpc-port=-1",
-		// 200 connections from one address are the default: all tests come from one.
-		"-hcl=disable_update_check=true connect{enabled=false} performance{raft_multiplier=1} limits{http_max_conns_per_client=2000}",
+		"-hcl=disable_update_check=true connect{enabled=false} performance{raft_multiplier=1}",
+		fmt.Sprintf("-hcl=limits{http_max_conns_per_client=%d}", cmp.Or(s.opts.Conns, 2000)),
 	}
 	root := "initial_management"
 	if s.Version == "1.8" {
@@ -238,6 +240,9 @@ func (s *Server) Close() {
 	s.idle()
 	os.RemoveAll(s.dir)
 }
+
+// Pid is the server's process.
+func (s *Server) Pid() int { return s.cmd.Process.Pid }
 
 // Client is a client of the server, with RootToken if there are ACLs.
 func (s *Server) Client() *api.Client { return s.client }

@@ -1,0 +1,207 @@
+//go:build linux
+
+package main_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/a-seed-0bc5ead7/onlyone/consulsession"
+	"github.com/a-seed-0bc5ead7/onlyone/internal/consultest"
+)
+
+// counter passes connections on to a server, and counts them.
+type counter struct {
+	addr       string
+	mu         sync.Mutex
+	open, most int
+}
+
+func newCounter(t *testing.T, s *consultest.Server) *counter {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &counter{addr: l.Addr().String()}
+	var wg sync.WaitGroup
+	t.Cleanup(wg.Wait)
+	t.Cleanup(func() { l.Close() })
+	wg.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() { c.pass(conn, s.Addr) })
+		}
+	})
+	return c
+}
+
+// pass ends when either side does.
+func (c *counter) pass(conn net.Conn, to string) {
+	c.count(1)
+	defer c.count(-1)
+	defer conn.Close()
+	server, err := net.Dial("tcp", to)
+	if err != nil {
+		return
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		defer conn.Close()
+		_, _ = io.Copy(conn, server)
+	})
+	_, _ = io.Copy(server, conn)
+	server.Close()
+	wg.Wait()
+}
+
+func (c *counter) count(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.open += n
+	c.most = max(c.most, c.open)
+}
+
+func (c *counter) peak() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.most
+}
+
+// TestConnections: an onlyone has two connections to Consul at most, and one while it waits.
+func TestConnections(t *testing.T) {
+	t.Parallel()
+	for _, flags := range []string{"", "--copies 1"} {
+		t.Run(flags, func(t *testing.T) {
+			t.Parallel()
+			consultest.Each(t, func(t *testing.T, version string) {
+				j := newJob(t, shared(t, version))
+				holding, waiting := newCounter(t, j.s), newCounter(t, j.s)
+				gate, open := j.gate("gate")
+				flags := flags + " --poll 1s --lease 10s -k 1s"
+				child := func(tag string) []string {
+					if strings.Contains(flags, "copies") {
+						return perCopy(j.file, consultest.ChildOptions{Tag: tag, Until: gate})
+					}
+					return j.child(consultest.ChildOptions{Tag: tag, Until: gate})
+				}
+				a := j.run(flags+" --http-addr "+holding.addr, child("a")...)
+				j.await("a holds the lock", func() bool {
+					return len(j.s.Sessions(t, "onlyone/"+j.name)) == 1 && holding.peak() == 2 // its watch has one
+				})
+				b := j.run(flags+" --http-addr "+waiting.addr, child("b")...)
+				j.queued(1)
+				time.Sleep(15 * time.Second) // two watches, two renewals of b; fifteen of a
+				if n := waiting.peak(); n != 1 {
+					t.Errorf("a waiting onlyone had up to %d connections, want 1", n)
+				}
+				open()
+				a.wait(0)
+				b.wait(0)
+				for who, c := range map[string]*counter{"the first": holding, "the second": waiting} {
+					if n := c.peak(); n > 2 {
+						t.Errorf("%s had up to %d connections, want 2 at most", who, n)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestConnectionLimit: 190 contenders of one host are no trouble with Consul's own limit of
+// 200 connections. The one that is too many says so, waits, and has its turn.
+// https://github.com/hashicorp/consul/issues/7527
+func TestConnectionLimit(t *testing.T) {
+	t.Parallel()
+	consultest.Each(t, func(t *testing.T, version string) {
+		s := consultest.Start(t, consultest.Options{Version: version, Conns: 200})
+		j := newJob(t, s)
+		gate, open := j.gate("gate")
+		holder := j.run("", j.child(consultest.ChildOptions{Tag: "holder", Until: gate})...)
+		j.running(1)
+		crowd := newCrowd(t, j)
+		crowd.join(190)
+		j.queued(190)
+
+		crowd.join(20)
+		j.await("some of them are refused", func() bool { return crowd.refused.Load() > 0 })
+		one := j.run("", j.child(consultest.ChildOptions{Tag: "one", For: 20 * time.Millisecond})...)
+		j.await("it says what the limit is", func() bool { return strings.Contains(one.stderr(), "http_max_conns_per_client") })
+		t.Log(one.stderr())
+		oneLine(t, one.stderr(), j.s.Addr, "200 by default", "waiting")
+		crowd.leave(len(crowd.leavers)) // their cancelled watches keep their places for some seconds
+		open()
+		holder.wait(0)
+		one.wait(0)
+		consultest.NoOverlap(t, j.intervals())
+		j.run("-n", "true").wait(0) // and Consul is as before
+		j.sweep()
+	})
+}
+
+// crowd are contenders in this process, each with a connection of its own.
+type crowd struct {
+	j       *job
+	wg      sync.WaitGroup
+	leavers []context.CancelFunc
+	refused atomic.Int64 // so many times one of them said that the limit is reached
+}
+
+// Write takes what they log.
+func (c *crowd) Write(line []byte) (int, error) {
+	if bytes.Contains(line, []byte("http_max_conns_per_client")) {
+		c.refused.Add(1)
+	}
+	return len(line), nil
+}
+
+func newCrowd(t *testing.T, j *job) *crowd {
+	c := &crowd{j: j}
+	t.Cleanup(func() { c.leave(len(c.leavers)) })
+	return c
+}
+
+func (c *crowd) join(n int) {
+	start := time.Now()
+	for range n {
+		contender, err := consulsession.NewContender(consulsession.Config{
+			Client: consulsession.ClientConfig{Addresses: []string{c.j.s.Addr}}, Prefix: "onlyone", Name: c.j.name,
+			Lease: 20 * time.Second, TTL: 10 * time.Second, Poll: 2 * time.Second, Host: "crowd", Log: zerolog.New(c),
+			Now:    func() time.Duration { return time.Since(start) },
+			Jitter: func(most time.Duration) time.Duration { return most / 2 },
+		})
+		if err != nil {
+			c.j.t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		c.leavers = append(c.leavers, cancel)
+		c.wg.Go(func() {
+			defer contender.Close()
+			if _, err := contender.Acquire(ctx, func([]byte) error { return nil }); ctx.Err() == nil {
+				c.j.t.Errorf("one of the crowd: %v", err)
+			}
+		})
+	}
+}
+
+// leave has the n that came first give up.
+func (c *crowd) leave(n int) {
+	for _, cancel := range c.leavers[:n] {
+		cancel()
+	}
+	if c.leavers = c.leavers[n:]; len(c.leavers) == 0 {
+		c.wg.Wait()
+	}
+}
