@@ -19,7 +19,8 @@ type consulLock struct {
 // Acquire looks at the drain once more before it asks for the lock: the watch that tells the
 // supervisor of one looks only once a second, and what is stopped on this host just then
 // mustn't begin here anew. When the watch has seen the drain, ctx ends.
-func (l consulLock) Acquire(ctx context.Context, ready func([]byte) error) (supervisor.Term, error) {
+func (l consulLock) Acquire(ctx context.Context, ready func([]byte) error, looks func(bool)) (supervisor.Term, error) {
+	l.c.Looks = looks
 	t, err := l.c.Acquire(ctx, func(info []byte) error {
 		again := time.NewTicker(drainPause)
 		defer again.Stop()
@@ -73,6 +74,6 @@ func (t consulTerm) Unclean() (env [][]string) {
 	return env
 }
 
-func (t consulTerm) Release(ctx context.Context, r supervisor.RunResult) error {
-	return t.Term.Release(ctx, consulsession.Ended(r))
+func (t consulTerm) Unlock(ctx context.Context, r supervisor.RunResult) error {
+	return t.Term.Unlock(ctx, consulsession.Ended(r))
 }
