@@ -40,7 +40,11 @@ func (c *Contender) tryLock(ctx context.Context, session string, v view, s slot,
 	if err := ctx.Err(); err != nil {
 		return nil, context.Cause(ctx)
 	}
-	if err := ready(c.releaseInfo(session, s.copy)); err != nil {
+	before := c.tried // of an unanswered acquire: what there is now is our own
+	if !s.heldBy(session) {
+		before = attempt{session, s.copy, s.period, s.lock, true}
+	}
+	if err := ready(c.releaseInfo(before)); err != nil {
 		return nil, err
 	}
 	ops, err := c.acquireOps(session, v, s)
@@ -49,9 +53,7 @@ func (c *Contender) tryLock(ctx context.Context, session string, v view, s slot,
 	}
 	rctx, done := context.WithTimeout(ctx, c.Poll)
 	defer done()
-	if !s.heldBy(session) {
-		c.tried = attempt{session, s.copy, s.period, s.lock, true}
-	}
+	c.tried = before
 	sent := c.Now()
 	r, err := c.txn(rctx, ops)
 	if no, ok := errors.AsType[*refused](err); ok {
@@ -207,7 +209,7 @@ func (c *Contender) uncleanEnd(lock, holder *api.KVPair) *Unclean {
 		return nil
 	}
 	r, ok := ParseRecord(lock.Value)
-	if !ok || r.State != "held" || r.Session == c.gone {
+	if !ok || r.State != "held" || r.Session == c.gone && c.gone != "" {
 		return nil
 	}
 	u := &Unclean{Record: r, Token: r.Token}

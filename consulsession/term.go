@@ -273,17 +273,23 @@ type releaseInfo struct {
 	Pid     int
 	Command string
 	Session string
+	Before  *api.KVPair // the record of the period before the acquire
+	Lock    *api.KVPair // the lock then, if its last holder didn't release it
 }
 
-func (c *Contender) releaseInfo(session string, copy int) []byte {
-	return encode(releaseInfo{c.Client, c.Prefix, c.Name, c.Copies, copy, c.Period, c.Lease, c.Poll, c.Host, c.Pid, c.Command, session})
+func (c *Contender) releaseInfo(a attempt) []byte {
+	lock := a.lock
+	if c.uncleanEnd(lock, nil) == nil {
+		lock = nil
+	}
+	return encode(releaseInfo{c.Client, c.Prefix, c.Name, c.Copies, a.copy, c.Period, c.Lease, c.Poll, c.Host, c.Pid, c.Command, a.session, a.before, lock})
 }
 
 // ReleaseTerm releases the lock of a contender whose process has gone, with what that
 // contender gave to ready, in the time that ctx leaves. e is how the command ended, if it
 // did so before that process: it is written down, so that a periodic job which is done isn't
-// done again; without it the period stays begun. network replaces the network in tests; nil
-// is the real one.
+// done again; without it the period stays begun. If e has no start, nothing was started, and all
+// is left as it was before the acquire. network replaces the network in tests; nil is the real one.
 func ReleaseTerm(ctx context.Context, info []byte, e *Ended, network http.RoundTripper) error {
 	var i releaseInfo
 	if err := json.Unmarshal(info, &i); err != nil {
@@ -297,6 +303,11 @@ func ReleaseTerm(ctx context.Context, info []byte, e *Ended, network http.RoundT
 		return err
 	}
 	defer c.Close()
+	if e != nil && e.Started.IsZero() {
+		ops := c.unlockOps(i.Session, i.Copy, c.uncleanEnd(i.Lock, nil))
+		ops = append(ops, c.recordOps(i.Copy, 0, nil, PeriodRecord{Period: i.Period.ID}, i.Before, *e)...)
+		return c.unlock(ctx, ops, i.Session, c.Copies == 0)
+	}
 	ops := c.unlockOps(i.Session, i.Copy, nil)
 	if e != nil {
 		ops = append(ops, c.lateRecordOps(ctx, i, *e)...)

@@ -218,9 +218,12 @@ func (h *holding) freshGuard() bool {
 	return !h.dead && !h.guardDied
 }
 
-// finished is the result that a guard writes down if the keeper dies after the command has
-// ended for good; nil before.
+// finished is the result that a guard writes down if the keeper dies before the command was
+// started, or after it has ended for good; nil between.
 func (h *holding) finished() *RunResult {
+	if h.begun.IsZero() {
+		return nothingStarted()
+	}
 	if h.ended.IsZero() || h.Restart.Policy == RestartAlways {
 		return nil
 	}
@@ -240,6 +243,9 @@ func (h *holding) run(c Command, main bool, what string, limit time.Duration) Ou
 	h.incarnation = incarnation{main: main, what: what, used: true, alive: true, giveUpAt: h.endAt,
 		enforced: make(chan bool, 1), abandon: make(chan struct{})}
 	c.Env = withEnv(c.Env, h.term.Env())
+	if main {
+		h.guard.ReleaseInfo(h.info, nil) // from now on it may have been started
+	}
 	h.guard.Start(c)
 	over, stop := after(limit, limit > 0)
 	defer stop()

@@ -83,7 +83,7 @@ type lost interface {
 	Lost() (free bool)
 }
 
-// RunResult is what the release writes into the record of runs.
+// RunResult is what the release writes into the record of runs; without a start it leaves none.
 type RunResult struct {
 	Started, Ended time.Time
 	Exit           int    // as a shell shows it: 128 + n for signal n; -1 if it never ran
@@ -96,7 +96,7 @@ type RunResult struct {
 type Guard interface {
 	Events() <-chan Event // closed when the guard is gone
 	// ReleaseInfo is what it needs to release the term in the keeper's place, and what it
-	// then writes down of a command that ended before; nil: what it knows itself.
+	// then writes down of a command that ended before, or hasn't started; nil: what it knows itself.
 	ReleaseInfo(info []byte, r *RunResult)
 	Deadlines(term, kill Instant)
 	Start(Command)
@@ -454,6 +454,10 @@ func endsContender(s syscall.Signal) bool {
 
 var errGuard = errors.New("the guard failed")
 
+// nothingStarted is the result of a term before its command: a guard that releases then leaves
+// the records as they were.
+func nothingStarted() *RunResult { return &RunResult{Exit: -1, Outcome: "failed"} }
+
 // ready has the guard up and informed before an acquiring request is sent.
 func (s *supervisor) ready(info []byte) error {
 	s.info = info
@@ -471,7 +475,7 @@ func (s *supervisor) ready(info []byte) error {
 			return err
 		}
 	}
-	s.guard.ReleaseInfo(info, nil)
+	s.guard.ReleaseInfo(info, nothingStarted())
 	return nil
 }
 

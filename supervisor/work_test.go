@@ -745,6 +745,20 @@ func TestFence(t *testing.T) {
 			}
 		})
 	}
+	t.Run("keeper killed while it fences", func(t *testing.T) {
+		w := sceneOf(t, 3, fenced(childLife{}, childLife{}, childLife{runs: 2 * time.Second}), func(w *world) {
+			w.hosts[1].once = true
+			lose(w)
+			w.until(28 * time.Second)
+			w.hosts[1].killKeeper(time.Hour)
+			w.until(60 * time.Second)
+			w.hosts[1].keeper.open()
+		})
+		started(t, w)
+		if last := w.children[len(w.children)-1]; last.host != w.hosts[2] || last.hook != "" {
+			t.Errorf("h3 fenced the last holder and has started nothing\n%s", strings.Join(w.trace, "\n"))
+		}
+	})
 	t.Run("interrupted", func(t *testing.T) {
 		w := sceneOf(t, 3, fenced(childLife{}, childLife{}, childLife{runs: 2 * time.Second}), func(w *world) {
 			w.hosts[1].once = true
