@@ -60,6 +60,13 @@ func (h *simHost) outcome(t *testing.T, n int, kind Kind, at Instant) Outcome {
 // end of the session.
 const unheardRelease = releaseLimit + 500*time.Millisecond
 
+// endAfterRun lets the present run be the host's last one.
+func (h *simHost) endAfterRun() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.once = true
+}
+
 func (h *simHost) signal(s syscall.Signal) { h.signals <- Signal{Signal: s} }
 
 // until sleeps until the world's clock shows d.
@@ -161,7 +168,7 @@ func TestRestingKeepsTheLease(t *testing.T) {
 	} {
 		t.Run("lost: "+name, func(t *testing.T) {
 			w := sceneOf(t, 1, told(life, resting), func(w *world) {
-				w.hosts[0].once = true
+				w.hosts[0].endAfterRun()
 				w.until(9 * time.Second)
 				lose.do(w)
 				w.until(2 * time.Minute)
@@ -182,7 +189,7 @@ func TestRestingKeepsTheLease(t *testing.T) {
 	})
 	t.Run("guard killed", func(t *testing.T) {
 		w := sceneOf(t, 2, told(life, resting), func(w *world) {
-			w.hosts[0].once = true
+			w.hosts[0].endAfterRun()
 			w.until(9 * time.Second)
 			w.hosts[0].killGuard()
 			w.until(10 * time.Second)
@@ -201,7 +208,7 @@ func TestEndedUnderTheLease(t *testing.T) {
 	}{{10 * time.Second, Ended}, {18 * time.Second, Ended}, {19 * time.Second, Lost}} {
 		t.Run(c.runs.String(), func(t *testing.T) {
 			w := sceneOf(t, 1, told(childLife{runs: c.runs, dawdle: 10 * time.Second}, func(*Config) {}), func(w *world) {
-				w.hosts[0].once = true
+				w.hosts[0].endAfterRun()
 				w.until(5 * time.Second) // the last proof was sent at 4 s: it counts until 18.6 s
 				w.hosts[0].keeper.close()
 				w.until(19500 * time.Millisecond)
@@ -221,7 +228,7 @@ func TestRestartThatFails(t *testing.T) {
 	w := sceneOf(t, 1, told(childLife{runs: 5 * time.Second, exit: 1}, func(c *Config) {
 		c.Restart = Restart{Policy: RestartOnFailure, Delay: time.Second, Most: -1}
 	}), func(w *world) {
-		w.hosts[0].once = true
+		w.hosts[0].endAfterRun()
 		w.until(2 * time.Second)
 		w.hosts[0].mu.Lock()
 		w.hosts[0].missing = true
@@ -254,7 +261,7 @@ func TestStopWherever(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			w := sceneOf(t, 1, func(w *world) {
 				told(childLife{runs: 5 * time.Second, exit: 1}, c.tweak)(w)
-				w.hosts[0].once = true
+				w.hosts[0].endAfterRun()
 				w.hosts[0].hooks = map[string]childLife{"acquire": {dawdle: time.Second}, "release": {dawdle: time.Second}}
 			}, func(w *world) {
 				w.until(7 * time.Second)
@@ -277,7 +284,7 @@ func TestStopWherever(t *testing.T) {
 	t.Run("arming", func(t *testing.T) {
 		w := sceneOf(t, 1, told(childLife{}, func(*Config) {}), func(w *world) {
 			h := w.hosts[0]
-			h.once = true
+			h.endAfterRun()
 			h.net.SetFaults(func(r *consulmodel.Request) consulmodel.Plan {
 				if r.Has("lock") {
 					h.keeper.close() // before it sees the answer
@@ -304,7 +311,7 @@ func TestStopInsteadOfContendingAgain(t *testing.T) {
 	wait := func(c *Config) { c.OnLostWait = true }
 	t.Run("while the command of a lost lock ends", func(t *testing.T) {
 		w := sceneOf(t, 1, told(childLife{dawdle: 2 * time.Second}, wait), func(w *world) {
-			w.hosts[0].once = true
+			w.hosts[0].endAfterRun()
 			w.until(5 * time.Second)
 			s, _ := w.model.Holder(simLockKey)
 			w.model.DestroySession(s)
@@ -320,7 +327,7 @@ func TestStopInsteadOfContendingAgain(t *testing.T) {
 				wait(c)
 				c.Hooks = Hooks{OnLoss: Command{Path: "/bin/hook"}, Timeout: time.Minute}
 			})(w)
-			w.hosts[0].once = true
+			w.hosts[0].endAfterRun()
 		}, func(w *world) {
 			w.until(5 * time.Second)
 			s, _ := w.model.Holder(simLockKey)
@@ -335,7 +342,7 @@ func TestStopInsteadOfContendingAgain(t *testing.T) {
 	t.Run("in the release after an order", func(t *testing.T) {
 		w := sceneOf(t, 1, told(childLife{}, func(*Config) {}), func(w *world) {
 			h := w.hosts[0]
-			h.once = true
+			h.endAfterRun()
 			w.until(5 * time.Second)
 			h.net.SetFaults(func(r *consulmodel.Request) consulmodel.Plan {
 				if r.Has("unlock") {
@@ -407,7 +414,7 @@ func TestOrders(t *testing.T) {
 	})
 	t.Run("no wait: ends after the order", func(t *testing.T) {
 		w := sceneOf(t, 1, told(life, func(c *Config) { c.NoWait = true }), func(w *world) {
-			w.hosts[0].once = true
+			w.hosts[0].endAfterRun()
 			w.until(5 * time.Second)
 			w.stepDown()
 			w.until(40 * time.Second)
@@ -482,9 +489,7 @@ func TestDrain(t *testing.T) {
 			if s := len(w.model.Sessions()); s != 1 {
 				t.Errorf("%d sessions, want the other host's only", s)
 			}
-			w.hosts[1].mu.Lock()
-			w.hosts[1].once = true
-			w.hosts[1].mu.Unlock()
+			w.hosts[1].endAfterRun()
 			w.hosts[1].signal(syscall.SIGTERM)
 			w.until(40 * time.Second)
 			drains <- Drain{}
@@ -497,7 +502,7 @@ func TestDrain(t *testing.T) {
 	t.Run("finish lets it end", func(t *testing.T) {
 		setup := drained(childLife{runs: 20 * time.Second}, keep)
 		w := sceneOf(t, 2, setup, func(w *world) {
-			w.hosts[0].once = true
+			w.hosts[0].endAfterRun()
 			w.until(5 * time.Second)
 			drains <- Drain{On: true, Finish: true, Why: "reboot"}
 			w.until(30 * time.Second)
@@ -518,7 +523,7 @@ func TestDrain(t *testing.T) {
 	})
 	t.Run("no wait", func(t *testing.T) {
 		w := sceneOf(t, 1, told(childLife{}, func(c *Config) { c.NoWait, c.Drained = true, Drain{On: true, Why: "reboot"} }), func(w *world) {
-			w.hosts[0].once = true
+			w.hosts[0].endAfterRun()
 			w.until(time.Second)
 		})
 		if o := w.hosts[0].outcome(t, 0, NotAcquired, 0); !errors.Is(o.Err, ErrDrained) {
@@ -527,7 +532,7 @@ func TestDrain(t *testing.T) {
 	})
 	t.Run("stop while drained", func(t *testing.T) {
 		w := sceneOf(t, 1, told(childLife{}, func(c *Config) { c.Drained = Drain{On: true} }), func(w *world) {
-			w.hosts[0].once = true
+			w.hosts[0].endAfterRun()
 			w.until(5 * time.Second)
 			w.hosts[0].signal(syscall.SIGTERM)
 			w.until(6 * time.Second)
@@ -543,7 +548,7 @@ func TestDrain(t *testing.T) {
 			w.hosts[0].tweak, w.hosts[1].tweak = w.hosts[1].tweak, w.hosts[0].tweak // h1 holds the lock
 		}, func(w *world) {
 			h := w.hosts[1]
-			h.once = true
+			h.endAfterRun()
 			w.until(10 * time.Second)
 			h.net.SetFaults(drop)
 			w.until(11 * time.Second)
@@ -605,7 +610,7 @@ func TestLimits(t *testing.T) {
 	})
 	t.Run("start deadline", func(t *testing.T) {
 		w := sceneOf(t, 2, told(childLife{}, func(c *Config) { c.StartBy = 10 * time.Second }), func(w *world) {
-			w.hosts[1].once = true
+			w.hosts[1].endAfterRun()
 			w.until(11 * time.Second)
 		})
 		if o := w.hosts[1].outcome(t, 0, NotAcquired, 10*time.Second); !errors.Is(o.Err, ErrTooLate) {
@@ -619,7 +624,7 @@ func TestLimits(t *testing.T) {
 				c.StartBy = 10 * time.Second
 				c.Hooks = Hooks{OnAcquire: Command{Path: "/bin/hook"}, OnRelease: Command{Path: "/bin/hook"}, Timeout: time.Minute}
 			})(w)
-			w.hosts[0].once = true
+			w.hosts[0].endAfterRun()
 			w.hosts[0].hooks = map[string]childLife{"acquire": {runs: 11 * time.Second}, "release": {runs: time.Second}}
 		}, func(w *world) { w.until(20 * time.Second) })
 		if o := w.hosts[0].outcome(t, 0, NotAcquired, 12*time.Second); !errors.Is(o.Err, ErrTooLate) {
@@ -654,7 +659,7 @@ func TestHooks(t *testing.T) {
 	t.Run("the lease ends it sooner", func(t *testing.T) {
 		w := sceneOf(t, 1, func(w *world) {
 			told(childLife{}, func(c *Config) { c.Hooks = Hooks{OnAcquire: hook, OnLoss: hook, Timeout: time.Minute} })(w)
-			w.hosts[0].once = true
+			w.hosts[0].endAfterRun()
 			w.hosts[0].hooks = map[string]childLife{"acquire": {deaf: true}, "loss": {runs: time.Second}}
 		}, func(w *world) {
 			w.until(5 * time.Second)
@@ -667,7 +672,7 @@ func TestHooks(t *testing.T) {
 	t.Run("on-loss comes after the command is dead, and is bounded", func(t *testing.T) {
 		w := sceneOf(t, 1, func(w *world) {
 			told(childLife{deaf: true}, func(c *Config) { c.Hooks = Hooks{OnLoss: hook, Timeout: 5 * time.Second} })(w)
-			w.hosts[0].once = true
+			w.hosts[0].endAfterRun()
 			w.hosts[0].hooks = map[string]childLife{"loss": {deaf: true}}
 		}, func(w *world) {
 			w.until(5 * time.Second)
@@ -690,7 +695,7 @@ func TestFence(t *testing.T) {
 			for i, h := range w.hosts {
 				h.hooks = map[string]childLife{"fence": fences[i]}
 			}
-			w.hosts[0].once = true
+			w.hosts[0].endAfterRun()
 		}
 	}
 	// lose has h1's session end at 5 s: h2 can have the lock at 25 s.
@@ -732,7 +737,7 @@ func TestFence(t *testing.T) {
 	for name, bad := range map[string]childLife{"fails": {runs: time.Second, exit: 1}, "hangs": {deaf: true}} {
 		t.Run(name, func(t *testing.T) {
 			w := sceneOf(t, 3, fenced(childLife{}, bad, childLife{runs: 2 * time.Second}), func(w *world) {
-				w.hosts[1].once = true
+				w.hosts[1].endAfterRun()
 				lose(w)
 				w.until(60 * time.Second)
 			})
@@ -747,7 +752,7 @@ func TestFence(t *testing.T) {
 	}
 	t.Run("keeper killed while it fences", func(t *testing.T) {
 		w := sceneOf(t, 3, fenced(childLife{}, childLife{}, childLife{runs: 2 * time.Second}), func(w *world) {
-			w.hosts[1].once = true
+			w.hosts[1].endAfterRun()
 			lose(w)
 			w.until(28 * time.Second)
 			w.hosts[1].killKeeper(time.Hour)
@@ -761,7 +766,7 @@ func TestFence(t *testing.T) {
 	})
 	t.Run("interrupted", func(t *testing.T) {
 		w := sceneOf(t, 3, fenced(childLife{}, childLife{}, childLife{runs: 2 * time.Second}), func(w *world) {
-			w.hosts[1].once = true
+			w.hosts[1].endAfterRun()
 			lose(w)
 			w.until(28 * time.Second)
 			w.hosts[1].signal(syscall.SIGTERM)
