@@ -213,6 +213,9 @@ func (s *schedule) vary(r *rand.Rand) {
 	if r.IntN(8) == 0 {
 		s.what.maxRun = time.Second + some(30*time.Second)
 	}
+	if r.IntN(4) == 0 {
+		s.lives[0].leaves = some(6 * time.Second)
+	}
 }
 
 // run plays the schedule and returns the world.

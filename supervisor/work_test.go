@@ -223,6 +223,31 @@ func TestEndedUnderTheLease(t *testing.T) {
 	}
 }
 
+// What comes while only what the command left behind is being ended doesn't change how it ended.
+func TestEndedWithLeftovers(t *testing.T) {
+	for name, c := range map[string]struct {
+		tweak func(*Config)
+		do    func(w *world)
+	}{
+		"its time is over": {func(c *Config) { c.MaxRuntime = 6 * time.Second }, func(*world) {}},
+		"a stop signal":    {func(*Config) {}, func(w *world) { w.hosts[0].signal(syscall.SIGTERM) }},
+		"an order":         {func(*Config) {}, (*world).stepDown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := sceneOf(t, 1, told(childLife{runs: 5 * time.Second, exit: 3, leaves: 2 * time.Second}, c.tweak), func(w *world) {
+				w.hosts[0].endAfterRun()
+				w.until(6 * time.Second)
+				c.do(w)
+				w.until(30 * time.Second)
+			})
+			o := w.hosts[0].outcome(t, 0, Ended, 7*time.Second)
+			if o.TimedOut || o.Result.Outcome != "exited" || o.Result.Exit != 3 {
+				t.Errorf("%+v, want exited 3", o.Result)
+			}
+		})
+	}
+}
+
 // A restart that can't be executed doesn't undo that the command ran before.
 func TestRestartThatFails(t *testing.T) {
 	w := sceneOf(t, 1, told(childLife{runs: 5 * time.Second, exit: 1}, func(c *Config) {

@@ -308,6 +308,7 @@ type simOutcome struct {
 type childLife struct {
 	runs    time.Duration // until they exit by themselves; 0: never
 	exit    int           // with this
+	leaves  time.Duration // what it started outlives it for so long, SIGKILL apart
 	dawdle  time.Duration // from SIGTERM to their exit
 	deaf    bool          // to SIGTERM
 	killLag time.Duration // from SIGKILL to gone
@@ -773,6 +774,7 @@ type simTree struct {
 	poke   chan struct{}
 	child  *simChild
 	status *syscall.WaitStatus
+	ended  bool // the command itself has
 	killed bool
 }
 
@@ -845,13 +847,32 @@ func (t *simTree) after(d time.Duration, status syscall.WaitStatus) {
 		if c.gone {
 			return
 		}
-		c.gone, c.ended, c.status, t.status = true, w.now(), status, &status
-		w.logLocked("%s: %s with token %s ends (%#x)", t.h.name, c, c.token, status)
-		select {
-		case t.poke <- struct{}{}:
-		default:
+		if !t.ended {
+			t.ended, c.status, t.status = true, status, &status
+			w.logLocked("%s: %s with token %s ends (%#x)", t.h.name, c, c.token, status)
 		}
+		if t.killed || t.life.leaves == 0 {
+			t.empty()
+		} else {
+			time.AfterFunc(t.life.leaves, func() { w.mu.Lock(); defer w.mu.Unlock(); t.empty() })
+		}
+		t.wake()
 	})
+}
+
+// empty: nothing of the command is left. Called with the world locked.
+func (t *simTree) empty() {
+	if !t.child.gone {
+		t.child.gone, t.child.ended = true, t.h.w.now()
+		t.wake()
+	}
+}
+
+func (t *simTree) wake() {
+	select {
+	case t.poke <- struct{}{}:
+	default:
+	}
 }
 
 func (t *simTree) Signal(s syscall.Signal) {
