@@ -253,8 +253,11 @@ func (h *holding) events() <-chan Event {
 // deadlines does what is due. It ends the run only if the tree can't be emptied.
 func (h *holding) deadlines(now Instant) (Outcome, bool) {
 	// A keeper that was stopped may find that the command had ended before, under the lease.
-	if !h.dead && now >= h.termAt && !h.heard() && now >= h.termAt {
-		h.lose(h.unproven(), h.killAt)
+	if !h.dead && now >= h.termAt {
+		h.heard()
+		if !h.gone && now >= h.termAt {
+			h.lose(h.unproven(), h.killAt)
+		}
 	}
 	if h.dead && now >= h.killAt+enforceAfter && !h.guardDied && !h.heard() {
 		h.Log.Error().Msg("the guard did not act in time: killing everything from here")
