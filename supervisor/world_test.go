@@ -765,6 +765,11 @@ func (g *simGuard) Enforce(giveUp <-chan struct{}) bool {
 	if g.isCut() {
 		return true
 	}
+	g.h.w.mu.Lock()
+	if g.tree.child != nil {
+		g.tree.child.unknown = true
+	}
+	g.h.w.mu.Unlock()
 	g.kill()
 	g.h.guards.open() // a stopped process dies of SIGKILL, too
 	for {
