@@ -41,26 +41,25 @@ func (c *Contender) tryLock(ctx context.Context, session string, v view, s slot,
 	if err := ctx.Err(); err != nil {
 		return nil, context.Cause(ctx)
 	}
-	unclean := c.tried.unclean
+	a := c.tried // of an unanswered acquire: what there is now is our own
 	if !s.heldBy(session) {
-		var err error
-		if unclean, err = c.unclean(ctx, s); err != nil {
+		unclean, err := c.unclean(ctx, s)
+		if err != nil {
 			c.Log.Debug().Err(cause(err)).Msg("cannot read the last holder")
 			return nil, errUnknown
 		}
+		a = attempt{session, s.copy, s.period, unclean, true}
 	}
-	if err := ready(c.releaseInfo(session, s.copy, unclean)); err != nil {
+	if err := ready(c.releaseInfo(a)); err != nil {
 		return nil, err
 	}
-	ops, err := c.acquireOps(session, v, s, unclean)
+	ops, err := c.acquireOps(session, v, s, a.unclean)
 	if err != nil {
 		return nil, err
 	}
 	rctx, done := context.WithTimeout(ctx, c.Poll)
 	defer done()
-	if !s.heldBy(session) {
-		c.tried = attempt{session, s.copy, s.period, unclean, true}
-	}
+	c.tried = a
 	sent := c.Now()
 	r, err := c.txn(rctx, ops)
 	if no, ok := errors.AsType[*refused](err); ok {
@@ -95,7 +94,7 @@ func (c *Contender) tryLock(ctx context.Context, session string, v view, s slot,
 	if len(r.Results) == 0 || r.Results[0].KV == nil || r.Results[0].KV.Session != session || r.Results[0].KV.ModifyIndex == 0 {
 		return nil, &UnreachableError{c.Address(), errNotConsul}
 	}
-	t := &Term{c: c, session: session, copy: s.copy, queued: c.Copies == 0 && v.inQueue(session), sent: sent, token: r.Results[0].KV.ModifyIndex, unclean: unclean}
+	t := &Term{c: c, session: session, copy: s.copy, queued: c.Copies == 0 && v.inQueue(session), sent: sent, token: r.Results[0].KV.ModifyIndex, unclean: a.unclean}
 	if c.Period.ID != "" {
 		before, _ := c.periodOf(s)
 		t.period, t.before = c.begin(before, session), c.tried.before

@@ -111,7 +111,7 @@ func TestCopies(t *testing.T) {
 // Random holders die: their copies come back after their lease, and nobody waits for them
 // where another copy is free.
 func TestCopiesOfTheDead(t *testing.T) {
-	for seed := range uint64(20) {
+	for seed := range uint64(5) {
 		synctest.Test(t, func(t *testing.T) {
 			m := consulmodel.New(consulmodel.Options{Seed: seed})
 			r := rand.New(rand.NewPCG(seed, 1))

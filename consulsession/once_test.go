@@ -300,6 +300,33 @@ func TestRecordThatCannotBeUsed(t *testing.T) {
 	})
 }
 
+// A guard whose keeper was killed before anything was started leaves all as it was.
+func TestReleaseTermOfNothing(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *consulmodel.Model) {
+		dead := acquire(t, periodic(t, m, "h0", daily(dayOne, OnCrash)))
+		m.DestroySession(dead.session)
+		time.Sleep(21 * time.Second)
+		was, _ := m.Key(testPeriod)
+		for range 2 {
+			var info []byte
+			term, err := periodic(t, m, "h1", daily(dayTwo, Never)).Acquire(t.Context(), func(b []byte) error { info = b; return nil })
+			if err != nil {
+				t.Fatal(err)
+			}
+			if u := term.Unclean(); len(u) != 1 || u[0].Host != "h0" {
+				t.Errorf("the last holder is %+v, want h0", u)
+			}
+			if err := ReleaseTerm(t.Context(), info, Ended{Exit: -1, Outcome: "failed"}, m.Transport(nil)); err != nil {
+				t.Error(err)
+			}
+			if is, _ := m.Key(testPeriod); string(is.Value) != string(was.Value) {
+				t.Errorf("the record is %s, was %s", is.Value, was.Value)
+			}
+			wantNothingLeft(t, m)
+		}
+	})
+}
+
 // A guard writes down how the command ended, also when its first requests fail.
 func TestReleaseTermOfAPeriod(t *testing.T) {
 	for name, faults := range map[string]func() consulmodel.Faults{

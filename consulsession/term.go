@@ -309,16 +309,18 @@ type releaseInfo struct {
 	Command string
 	Session string
 	Unclean []Unclean
+	Before  *api.KVPair // the record of the period before the acquire
 }
 
-func (c *Contender) releaseInfo(session string, copy int, unclean []Unclean) []byte {
-	return encode(releaseInfo{c.Client, c.Prefix, c.Name, c.Copies, copy, c.Period, c.Lease, c.Poll, c.Host, c.Pid, c.Command, session, unclean})
+func (c *Contender) releaseInfo(a attempt) []byte {
+	return encode(releaseInfo{c.Client, c.Prefix, c.Name, c.Copies, a.copy, c.Period, c.Lease, c.Poll, c.Host, c.Pid, c.Command, a.session, a.unclean, a.before})
 }
 
 // ReleaseTerm releases the lock of a contender whose process has gone, with what that
 // contender gave to ready, in the time that ctx leaves. e says whether the command was started
 // and, with an Outcome, how it ended if it did so before that process: this is written down, so
-// that a periodic job which is done isn't done again. Without one the period stays begun.
+// that a periodic job which is done isn't done again. Without one the period stays begun. If
+// nothing was started, all is left as it was before the acquire.
 // network replaces the network in tests; nil is the real one.
 func ReleaseTerm(ctx context.Context, info []byte, e Ended, network http.RoundTripper) error {
 	var i releaseInfo
@@ -338,7 +340,10 @@ func ReleaseTerm(ctx context.Context, info []byte, e Ended, network http.RoundTr
 		record = c.unstarted(i.Session, i.Unclean)
 	}
 	ops := c.unlockOps(i.Session, i.Copy, record)
-	if e.Outcome != "" {
+	switch {
+	case e.Started.IsZero():
+		ops = append(ops, c.recordOps(i.Copy, 0, nil, PeriodRecord{Period: i.Period.ID}, i.Before, e)...)
+	case e.Outcome != "":
 		ops = append(ops, c.lateRecordOps(ctx, i, e)...)
 	}
 	defer c.destroy(ctx, i.Session)

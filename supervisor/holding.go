@@ -353,7 +353,7 @@ func (h *holding) event(e Event, ok bool) {
 		h.startErr = &e
 		h.gone = h.gone || e.Unforked
 	case CommandEnded:
-		h.status = e.Status
+		h.status, h.own = e.Status, !h.stopRequested() && !h.timedOut
 		h.Log.Warn().Msgf("%d %s the command: %s; stopping before the lock is released",
 			len(e.Leftovers), plural(len(e.Leftovers), "process outlived", "processes outlived"), strings.Join(e.Leftovers, ", "))
 	case TreeGone:

@@ -15,6 +15,7 @@ type incarnation struct {
 	alive     bool   // it may have processes
 	stopping  bool   // an orderly stop is under way
 	timedOut  bool   // it is stopped because its time is over
+	own       bool   // it has ended by itself, and what it left behind is being ended
 	gone      bool
 	status    syscall.WaitStatus
 	killed    bool // SIGKILL was needed
@@ -92,7 +93,7 @@ func (h *holding) command() Outcome {
 		cmd.Records = h.Restart.records()
 		h.Observer.State("running")
 		out := h.run(cmd, true, "running", h.MaxRuntime)
-		h.ended, h.cut = time.Now(), h.stopRequested()
+		h.ended, h.cut = time.Now(), h.stopRequested() && !h.own
 		h.Observer.Ended(h.result(out))
 		if h.Clock.Now()-start >= steadyRun {
 			h.restarts, delay = 0, h.Restart.Delay
@@ -126,12 +127,15 @@ func (r Restart) records() Records {
 	return RecordAll
 }
 
+// after reports whether the policy wants a restart after such an end.
+func (r Restart) after(out Outcome) bool {
+	failed := out.TimedOut || !out.Status.Exited() || out.Status.ExitStatus() != 0
+	return r.Policy == RestartAlways || r.Policy == RestartOnFailure && failed
+}
+
 // again reports whether the command is to be started once more.
 func (h *holding) again(out Outcome) bool {
-	if out.Kind != Ended || h.ending() || h.Restart.Policy == RestartNo {
-		return false
-	}
-	if h.Restart.Policy == RestartOnFailure && out.Status.Exited() && out.Status.ExitStatus() == 0 && !out.TimedOut {
+	if out.Kind != Ended || h.ending() || !h.Restart.after(out) {
 		return false
 	}
 	if h.drained.On { // it was to finish, and has
@@ -161,9 +165,10 @@ func ending(out Outcome) string {
 	return fmt.Sprintf("exit %d", out.Status.ExitStatus())
 }
 
-// handOver turns the end of a command that was stopped by an order into that.
+// handOver turns the end of a command that was stopped by an order, or would have been started
+// again without it, into that.
 func (h *holding) handOver(out Outcome) Outcome {
-	if out.Kind == Ended && h.order.Kind != 0 && !h.told {
+	if out.Kind == Ended && h.order.Kind != 0 && !h.told && (h.cut || h.Restart.after(out)) {
 		return Outcome{Kind: HandedOver, Status: out.Status, Order: h.order, Err: errors.New(h.order.String()), Killed: out.Killed}
 	}
 	return out
@@ -283,7 +288,7 @@ func (h *holding) run(c Command, main bool, what string, limit time.Duration) Ou
 
 // timeout stops a command whose time is over.
 func (h *holding) timeout(limit time.Duration) {
-	if h.stopping || h.dead || h.gone {
+	if h.stopping || h.own || h.dead || h.gone {
 		return
 	}
 	h.timedOut, h.stopping = true, true

@@ -16,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/a-seed-0bc5ead7/onlyone/consulsession"
 	"github.com/a-seed-0bc5ead7/onlyone/internal/consulmodel"
 )
 
@@ -79,6 +80,7 @@ type schedule struct {
 
 	copies int
 	period time.Duration
+	retry  consulsession.Retry
 	skews  []time.Duration // of the wall clocks
 	what   extras
 }
@@ -111,7 +113,7 @@ func (s schedule) String() string {
 	for i, l := range s.lives {
 		fmt.Fprintf(&b, "  h%d: %+v, clock %s\n", i+1, l, s.skews[i])
 	}
-	fmt.Fprintf(&b, "  %d copies, period %s, %+v\n", s.copies, s.period, s.what)
+	fmt.Fprintf(&b, "  %d copies, period %s %s, %+v\n", s.copies, s.period, s.retry, s.what)
 	for _, f := range s.faults {
 		fmt.Fprintf(&b, "  %s\n", f)
 	}
@@ -213,12 +215,16 @@ func (s *schedule) vary(r *rand.Rand) {
 	if r.IntN(8) == 0 {
 		s.what.maxRun = time.Second + some(30*time.Second)
 	}
+	if r.IntN(4) == 0 {
+		s.lives[0].leaves = some(6 * time.Second)
+	}
+	s.retry = []consulsession.Retry{consulsession.OnCrash, consulsession.OnCrash, consulsession.OnFailure, consulsession.Never}[r.IntN(4)]
 }
 
 // run plays the schedule and returns the world.
 func (s schedule) run(r rules, quiet bool) *world {
 	w := newWorld(s.seed, s.hosts)
-	w.rules, w.broken, w.quiet, w.copies, w.period = r, r.broken, quiet, s.copies, s.period
+	w.rules, w.broken, w.quiet, w.copies, w.period, w.retry = r, r.broken, quiet, s.copies, s.period, s.retry
 	for i, h := range w.hosts {
 		h.life, h.skew, h.hooks, h.tweak = s.lives[i], s.skews[i], s.what.hooks, s.what.tell
 	}
@@ -270,7 +276,7 @@ func (w *world) checkPeriods() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, dir := range w.dirs() {
-		if w.period == 0 {
+		if w.period == 0 || w.retry == consulsession.Never {
 			return
 		}
 		p := w.last[dir]

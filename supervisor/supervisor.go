@@ -79,7 +79,7 @@ type lost interface {
 	Lost() (free bool)
 }
 
-// RunResult is what the release writes into the record of runs.
+// RunResult is what the release writes into the record of runs; without a start it leaves none.
 type RunResult struct {
 	Started, Ended time.Time
 	Exit           int    // as a shell shows it: 128 + n for signal n; -1 if it never ran
@@ -92,7 +92,7 @@ type RunResult struct {
 type Guard interface {
 	Events() <-chan Event // closed when the guard is gone
 	// ReleaseInfo is what it needs to release the term in the keeper's place, and what it
-	// then writes down of a command that ended before; nil: what it knows itself.
+	// then writes down of a command that ended before, or hasn't started; nil: what it knows itself.
 	ReleaseInfo(info []byte, r *RunResult)
 	Deadlines(term, kill Instant)
 	Start(Command)

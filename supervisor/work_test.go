@@ -60,6 +60,13 @@ func (h *simHost) outcome(t *testing.T, n int, kind Kind, at Instant) Outcome {
 // end of the session.
 const unheardRelease = releaseLimit + 500*time.Millisecond
 
+// endAfterRun lets the present run be the host's last one.
+func (h *simHost) endAfterRun() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.once = true
+}
+
 func (h *simHost) signal(s syscall.Signal) { h.signals <- Signal{Signal: s} }
 
 // until sleeps until the world's clock shows d.
@@ -163,7 +170,7 @@ func TestRestingKeepsTheLease(t *testing.T) {
 	} {
 		t.Run("lost: "+name, func(t *testing.T) {
 			w := sceneOf(t, 1, told(life, resting), func(w *world) {
-				w.hosts[0].once = true
+				w.hosts[0].endAfterRun()
 				w.until(9 * time.Second)
 				lose.do(w)
 				w.until(2 * time.Minute)
@@ -184,7 +191,7 @@ func TestRestingKeepsTheLease(t *testing.T) {
 	})
 	t.Run("guard killed", func(t *testing.T) {
 		w := sceneOf(t, 2, told(life, resting), func(w *world) {
-			w.hosts[0].once = true
+			w.hosts[0].endAfterRun()
 			w.until(9 * time.Second)
 			w.hosts[0].killGuard()
 			w.until(10 * time.Second)
@@ -203,7 +210,7 @@ func TestEndedUnderTheLease(t *testing.T) {
 	}{{10 * time.Second, Ended}, {18 * time.Second, Ended}, {19 * time.Second, Lost}} {
 		t.Run(c.runs.String(), func(t *testing.T) {
 			w := sceneOf(t, 1, told(childLife{runs: c.runs, dawdle: 10 * time.Second}, func(*Config) {}), func(w *world) {
-				w.hosts[0].once = true
+				w.hosts[0].endAfterRun()
 				w.until(5 * time.Second) // the last proof was sent at 4 s: it counts until 18.6 s
 				w.hosts[0].keeper.close()
 				w.until(19500 * time.Millisecond)
@@ -218,12 +225,37 @@ func TestEndedUnderTheLease(t *testing.T) {
 	}
 }
 
+// What comes while only what the command left behind is being ended doesn't change how it ended.
+func TestEndedWithLeftovers(t *testing.T) {
+	for name, c := range map[string]struct {
+		tweak func(*Config)
+		do    func(w *world)
+	}{
+		"its time is over": {func(c *Config) { c.MaxRuntime = 6 * time.Second }, func(*world) {}},
+		"a stop signal":    {func(*Config) {}, func(w *world) { w.hosts[0].signal(syscall.SIGTERM) }},
+		"an order":         {func(*Config) {}, (*world).stepDown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := sceneOf(t, 1, told(childLife{runs: 5 * time.Second, exit: 3, leaves: 2 * time.Second}, c.tweak), func(w *world) {
+				w.hosts[0].endAfterRun()
+				w.until(6 * time.Second)
+				c.do(w)
+				w.until(30 * time.Second)
+			})
+			o := w.hosts[0].outcome(t, 0, Ended, 7*time.Second)
+			if o.TimedOut || o.Result.Outcome != "exited" || o.Result.Exit != 3 {
+				t.Errorf("%+v, want exited 3", o.Result)
+			}
+		})
+	}
+}
+
 // A restart that can't be executed doesn't undo that the command ran before.
 func TestRestartThatFails(t *testing.T) {
 	w := sceneOf(t, 1, told(childLife{runs: 5 * time.Second, exit: 1}, func(c *Config) {
 		c.Restart = Restart{Policy: RestartOnFailure, Delay: time.Second, Most: -1}
 	}), func(w *world) {
-		w.hosts[0].once = true
+		w.hosts[0].endAfterRun()
 		w.until(2 * time.Second)
 		w.hosts[0].mu.Lock()
 		w.hosts[0].missing = true
@@ -256,7 +288,7 @@ func TestStopWherever(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			w := sceneOf(t, 1, func(w *world) {
 				told(childLife{runs: 5 * time.Second, exit: 1}, c.tweak)(w)
-				w.hosts[0].once = true
+				w.hosts[0].endAfterRun()
 				w.hosts[0].hooks = map[string]childLife{"acquire": {dawdle: time.Second}, "release": {dawdle: time.Second}}
 			}, func(w *world) {
 				w.until(7 * time.Second)
@@ -279,7 +311,7 @@ func TestStopWherever(t *testing.T) {
 	t.Run("arming", func(t *testing.T) {
 		w := sceneOf(t, 1, told(childLife{}, func(*Config) {}), func(w *world) {
 			h := w.hosts[0]
-			h.once = true
+			h.endAfterRun()
 			h.net.SetFaults(func(r *consulmodel.Request) consulmodel.Plan {
 				if r.Has("lock") {
 					h.keeper.close() // before it sees the answer
@@ -306,7 +338,7 @@ func TestStopInsteadOfContendingAgain(t *testing.T) {
 	wait := func(c *Config) { c.OnLostWait = true }
 	t.Run("while the command of a lost lock ends", func(t *testing.T) {
 		w := sceneOf(t, 1, told(childLife{dawdle: 2 * time.Second}, wait), func(w *world) {
-			w.hosts[0].once = true
+			w.hosts[0].endAfterRun()
 			w.until(5 * time.Second)
 			s, _ := w.model.Holder(simLockKey)
 			w.model.DestroySession(s)
@@ -322,7 +354,7 @@ func TestStopInsteadOfContendingAgain(t *testing.T) {
 				wait(c)
 				c.Hooks = Hooks{OnLoss: Command{Path: "/bin/hook"}, Timeout: time.Minute}
 			})(w)
-			w.hosts[0].once = true
+			w.hosts[0].endAfterRun()
 		}, func(w *world) {
 			w.until(5 * time.Second)
 			s, _ := w.model.Holder(simLockKey)
@@ -337,7 +369,7 @@ func TestStopInsteadOfContendingAgain(t *testing.T) {
 	t.Run("in the release after an order", func(t *testing.T) {
 		w := sceneOf(t, 1, told(childLife{}, func(*Config) {}), func(w *world) {
 			h := w.hosts[0]
-			h.once = true
+			h.endAfterRun()
 			w.until(5 * time.Second)
 			h.net.SetFaults(func(r *consulmodel.Request) consulmodel.Plan {
 				if r.Has("unlock") {
@@ -409,7 +441,7 @@ func TestOrders(t *testing.T) {
 	})
 	t.Run("no wait: ends after the order", func(t *testing.T) {
 		w := sceneOf(t, 1, told(life, func(c *Config) { c.NoWait = true }), func(w *world) {
-			w.hosts[0].once = true
+			w.hosts[0].endAfterRun()
 			w.until(5 * time.Second)
 			w.stepDown()
 			w.until(40 * time.Second)
@@ -484,9 +516,7 @@ func TestDrain(t *testing.T) {
 			if s := len(w.model.Sessions()); s != 1 {
 				t.Errorf("%d sessions, want the other host's only", s)
 			}
-			w.hosts[1].mu.Lock()
-			w.hosts[1].once = true
-			w.hosts[1].mu.Unlock()
+			w.hosts[1].endAfterRun()
 			w.hosts[1].signal(syscall.SIGTERM)
 			w.until(40 * time.Second)
 			drains <- Drain{}
@@ -499,7 +529,7 @@ func TestDrain(t *testing.T) {
 	t.Run("finish lets it end", func(t *testing.T) {
 		setup := drained(childLife{runs: 20 * time.Second}, keep)
 		w := sceneOf(t, 2, setup, func(w *world) {
-			w.hosts[0].once = true
+			w.hosts[0].endAfterRun()
 			w.until(5 * time.Second)
 			drains <- Drain{On: true, Finish: true, Why: "reboot"}
 			w.until(30 * time.Second)
@@ -520,7 +550,7 @@ func TestDrain(t *testing.T) {
 	})
 	t.Run("no wait", func(t *testing.T) {
 		w := sceneOf(t, 1, told(childLife{}, func(c *Config) { c.NoWait, c.Drained = true, Drain{On: true, Why: "reboot"} }), func(w *world) {
-			w.hosts[0].once = true
+			w.hosts[0].endAfterRun()
 			w.until(time.Second)
 		})
 		if o := w.hosts[0].outcome(t, 0, NotAcquired, 0); !errors.Is(o.Err, ErrDrained) {
@@ -529,7 +559,7 @@ func TestDrain(t *testing.T) {
 	})
 	t.Run("stop while drained", func(t *testing.T) {
 		w := sceneOf(t, 1, told(childLife{}, func(c *Config) { c.Drained = Drain{On: true} }), func(w *world) {
-			w.hosts[0].once = true
+			w.hosts[0].endAfterRun()
 			w.until(5 * time.Second)
 			w.hosts[0].signal(syscall.SIGTERM)
 			w.until(6 * time.Second)
@@ -545,7 +575,7 @@ func TestDrain(t *testing.T) {
 			w.hosts[0].tweak, w.hosts[1].tweak = w.hosts[1].tweak, w.hosts[0].tweak // h1 holds the lock
 		}, func(w *world) {
 			h := w.hosts[1]
-			h.once = true
+			h.endAfterRun()
 			w.until(10 * time.Second)
 			h.net.SetFaults(drop)
 			w.until(11 * time.Second)
@@ -607,7 +637,7 @@ func TestLimits(t *testing.T) {
 	})
 	t.Run("start deadline", func(t *testing.T) {
 		w := sceneOf(t, 2, told(childLife{}, func(c *Config) { c.StartBy = 10 * time.Second }), func(w *world) {
-			w.hosts[1].once = true
+			w.hosts[1].endAfterRun()
 			w.until(11 * time.Second)
 		})
 		if o := w.hosts[1].outcome(t, 0, NotAcquired, 10*time.Second); !errors.Is(o.Err, ErrTooLate) {
@@ -621,7 +651,7 @@ func TestLimits(t *testing.T) {
 				c.StartBy = 10 * time.Second
 				c.Hooks = Hooks{OnAcquire: Command{Path: "/bin/hook"}, OnRelease: Command{Path: "/bin/hook"}, Timeout: time.Minute}
 			})(w)
-			w.hosts[0].once = true
+			w.hosts[0].endAfterRun()
 			w.hosts[0].hooks = map[string]childLife{"acquire": {runs: 11 * time.Second}, "release": {runs: time.Second}}
 		}, func(w *world) { w.until(20 * time.Second) })
 		if o := w.hosts[0].outcome(t, 0, NotAcquired, 12*time.Second); !errors.Is(o.Err, ErrTooLate) {
@@ -656,7 +686,7 @@ func TestHooks(t *testing.T) {
 	t.Run("the lease ends it sooner", func(t *testing.T) {
 		w := sceneOf(t, 1, func(w *world) {
 			told(childLife{}, func(c *Config) { c.Hooks = Hooks{OnAcquire: hook, OnLoss: hook, Timeout: time.Minute} })(w)
-			w.hosts[0].once = true
+			w.hosts[0].endAfterRun()
 			w.hosts[0].hooks = map[string]childLife{"acquire": {deaf: true}, "loss": {runs: time.Second}}
 		}, func(w *world) {
 			w.until(5 * time.Second)
@@ -669,7 +699,7 @@ func TestHooks(t *testing.T) {
 	t.Run("on-loss comes after the command is dead, and is bounded", func(t *testing.T) {
 		w := sceneOf(t, 1, func(w *world) {
 			told(childLife{deaf: true}, func(c *Config) { c.Hooks = Hooks{OnLoss: hook, Timeout: 5 * time.Second} })(w)
-			w.hosts[0].once = true
+			w.hosts[0].endAfterRun()
 			w.hosts[0].hooks = map[string]childLife{"loss": {deaf: true}}
 		}, func(w *world) {
 			w.until(5 * time.Second)
@@ -692,7 +722,7 @@ func TestFence(t *testing.T) {
 			for i, h := range w.hosts {
 				h.hooks = map[string]childLife{"fence": fences[i]}
 			}
-			w.hosts[0].once = true
+			w.hosts[0].endAfterRun()
 		}
 	}
 	// lose has h1's session end at 5 s: h2 can have the lock at 25 s.
@@ -734,7 +764,7 @@ func TestFence(t *testing.T) {
 	for name, bad := range map[string]childLife{"fails": {runs: time.Second, exit: 1}, "hangs": {deaf: true}} {
 		t.Run(name, func(t *testing.T) {
 			w := sceneOf(t, 3, fenced(childLife{}, bad, childLife{runs: 2 * time.Second}), func(w *world) {
-				w.hosts[1].once = true
+				w.hosts[1].endAfterRun()
 				lose(w)
 				w.until(60 * time.Second)
 			})
@@ -747,9 +777,23 @@ func TestFence(t *testing.T) {
 			}
 		})
 	}
+	t.Run("keeper killed while it fences", func(t *testing.T) {
+		w := sceneOf(t, 3, fenced(childLife{}, childLife{}, childLife{runs: 2 * time.Second}), func(w *world) {
+			w.hosts[1].endAfterRun()
+			lose(w)
+			w.until(28 * time.Second)
+			w.hosts[1].killKeeper(time.Hour)
+			w.until(60 * time.Second)
+			w.hosts[1].keeper.open()
+		})
+		started(t, w)
+		if last := w.children[len(w.children)-1]; last.host != w.hosts[2] || last.hook != "" {
+			t.Errorf("h3 fenced the last holder and has started nothing\n%s", strings.Join(w.trace, "\n"))
+		}
+	})
 	t.Run("interrupted", func(t *testing.T) {
 		w := sceneOf(t, 3, fenced(childLife{}, childLife{}, childLife{runs: 2 * time.Second}), func(w *world) {
-			w.hosts[1].once = true
+			w.hosts[1].endAfterRun()
 			lose(w)
 			w.until(28 * time.Second)
 			w.hosts[1].signal(syscall.SIGTERM)

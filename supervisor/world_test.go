@@ -34,6 +34,7 @@ type world struct {
 	broken brokenRules
 	copies int           // of the lock; 0: without copies
 	period time.Duration // of the job; 0: none
+	retry  consulsession.Retry
 
 	mu         sync.Mutex
 	children   []*simChild
@@ -50,9 +51,12 @@ type world struct {
 
 // simPeriod is what has become of a period.
 type simPeriod struct {
-	id    string
-	ended bool // its record says so
-	well  bool // its run exited with 0, and the lock was released
+	id      string
+	ended   bool            // its record says so
+	done    bool            // and by the policy it isn't to be run again
+	well    bool            // its run exited with 0, and the lock was released
+	failed  map[string]bool // on these hosts
+	session string          // that started a child for it first
 }
 
 const (
@@ -152,13 +156,23 @@ func (w *world) onPeriod(dir string, value []byte) {
 	w.logLocked("consul: period %s of %s %s by %s, attempt %d, exit %d", r.Period, dir, r.State, r.Host, r.Attempt, r.Exit)
 	p := w.periodOf(dir, r.Period)
 	w.last[dir] = p
-	p.ended = p.ended || r.State == "ended"
+	if p.ended && r.State == "begun" && p.failed[r.Host] {
+		w.violate("%s begins period %s of %s again, which has failed there", r.Host, r.Period, dir)
+	}
+	p.ended = r.State == "ended"
+	switch {
+	case !p.ended:
+	case r.Exit == 0 || w.retry != consulsession.OnFailure:
+		p.done = true
+	default:
+		p.failed[r.Host] = true
+	}
 }
 
 func (w *world) periodOf(dir, id string) *simPeriod {
 	p := w.periods[dir+id]
 	if p == nil {
-		p = &simPeriod{id: id}
+		p = &simPeriod{id: id, failed: map[string]bool{}}
 		w.periods[dir+id] = p
 	}
 	return p
@@ -308,6 +322,7 @@ type simOutcome struct {
 type childLife struct {
 	runs    time.Duration // until they exit by themselves; 0: never
 	exit    int           // with this
+	leaves  time.Duration // what it started outlives it for so long, SIGKILL apart
 	dawdle  time.Duration // from SIGTERM to their exit
 	deaf    bool          // to SIGTERM
 	killLag time.Duration // from SIGKILL to gone
@@ -493,7 +508,7 @@ func (h *simHost) runOnce() Outcome {
 	session.Copies = w.copies
 	if w.period > 0 {
 		begin := h.wall().Truncate(w.period)
-		session.Period = consulsession.Period{ID: begin.UTC().Format(time.RFC3339), Spec: "sim", Start: begin, Retry: consulsession.OnCrash}
+		session.Period = consulsession.Period{ID: begin.UTC().Format(time.RFC3339), Spec: "sim", Start: begin, Retry: w.retry}
 	}
 	if h.session != nil {
 		h.session(&session)
@@ -753,6 +768,11 @@ func (g *simGuard) Enforce(giveUp <-chan struct{}) bool {
 	if g.isCut() {
 		return true
 	}
+	g.h.w.mu.Lock()
+	if g.tree.child != nil {
+		g.tree.child.unknown = true
+	}
+	g.h.w.mu.Unlock()
 	g.kill()
 	g.h.guards.open() // a stopped process dies of SIGKILL, too
 	for {
@@ -776,6 +796,7 @@ type simTree struct {
 	poke   chan struct{}
 	child  *simChild
 	status *syscall.WaitStatus
+	ended  bool // the command itself has
 	killed bool
 }
 
@@ -830,8 +851,14 @@ func (w *world) checkStart(c *simChild) {
 	if c.hook != "" || c.period == "" || w.tokenOnly {
 		return
 	}
-	switch p := w.periodOf(path.Dir(c.key)+"/", c.period); {
-	case p.ended:
+	p := w.periodOf(path.Dir(c.key)+"/", c.period)
+	if p.session == "" {
+		p.session = c.session
+	}
+	switch {
+	case p.session != c.session && w.retry == consulsession.Never:
+		w.violate("%s starts a child for period %s of %s, which was begun before", c.host.name, c.period, c.key)
+	case p.done:
 		w.violate("%s starts a child for period %s of %s, which has ended", c.host.name, c.period, c.key)
 	case p.well:
 		w.violate("%s starts a child for period %s of %s, whose run ended well and was released", c.host.name, c.period, c.key)
@@ -848,13 +875,32 @@ func (t *simTree) after(d time.Duration, status syscall.WaitStatus) {
 		if c.gone {
 			return
 		}
-		c.gone, c.ended, c.status, t.status = true, w.now(), status, &status
-		w.logLocked("%s: %s with token %s ends (%#x)", t.h.name, c, c.token, status)
-		select {
-		case t.poke <- struct{}{}:
-		default:
+		if !t.ended {
+			t.ended, c.status, t.status = true, status, &status
+			w.logLocked("%s: %s with token %s ends (%#x)", t.h.name, c, c.token, status)
 		}
+		if t.killed || t.life.leaves == 0 {
+			t.empty()
+		} else {
+			time.AfterFunc(t.life.leaves, func() { w.mu.Lock(); defer w.mu.Unlock(); t.empty() })
+		}
+		t.wake()
 	})
+}
+
+// empty: nothing of the command is left. Called with the world locked.
+func (t *simTree) empty() {
+	if !t.child.gone {
+		t.child.gone, t.child.ended = true, t.h.w.now()
+		t.wake()
+	}
+}
+
+func (t *simTree) wake() {
+	select {
+	case t.poke <- struct{}{}:
+	default:
+	}
 }
 
 func (t *simTree) Signal(s syscall.Signal) {

@@ -116,7 +116,7 @@ type Event struct {
 	Session string
 	Cause   string
 	Value   []byte // of Written; not to be changed
-	Client  int // number of the Transport that asked for it, 0 for the model's own methods and timers
+	Client  int    // number of the Transport that asked for it, 0 for the model's own methods and timers
 }
 
 // Model is one Consul cluster. All methods may be called from any goroutine, but not from Options' functions.
