@@ -97,10 +97,10 @@ func TestPID1Signals(t *testing.T) {
 			want   int
 		}{
 			"TERM":         {"echo ready; exec sleep 300", unix.SIGTERM, 143},
-			"TERM, caught": {"trap 'exit 5' TERM; echo ready; while :; do sleep 0.01; done", unix.SIGTERM, 5},
+			"TERM, caught": {"trap 'exit 5' TERM; echo ready; sleep 300 & wait", unix.SIGTERM, 5},
 			"INT":          {"echo ready; exec sleep 300", unix.SIGINT, 143}, // --signal decides: TERM
-			"USR1":         {"trap 'exit 6' USR1; echo ready; while :; do sleep 0.01; done", unix.SIGUSR1, 6},
-			"QUIT":         {"trap 'exit 8' QUIT; echo ready; while :; do sleep 0.01; done", unix.SIGQUIT, 8},
+			"USR1":         {"trap 'exit 6' USR1; echo ready; sleep 300 & wait", unix.SIGUSR1, 6},
+			"QUIT":         {"trap 'exit 8' QUIT; echo ready; sleep 300 & wait", unix.SIGQUIT, 8},
 		} {
 			t.Run(fmt.Sprintf("%s/leader=%v", name, leader), func(t *testing.T) {
 				t.Parallel()
@@ -179,7 +179,7 @@ func TestPID1Terminal(t *testing.T) {
 			}
 			// The terminal tells the command, or onlyone does.
 			line = append(line, onlyone, "run", j.name, "--", "sh", "-c",
-				`"trap 'exit 9' INT TERM; echo ready; while :; do sleep 0.01; done"`)
+				`"trap 'exit 9' INT TERM; echo ready; sleep 300 & wait"`)
 			in, keys, err := os.Pipe()
 			if err != nil {
 				t.Fatal(err)
