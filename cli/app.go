@@ -248,6 +248,11 @@ func (in *invocation) versionCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "version",
 		Usage: "print the version",
+		Description: `onlyone version [--json]
+
+  onlyone version
+  onlyone version --json | jq -r .version
+`,
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "json", Usage: "as JSON", EnvVars: variable("json")},
 		},

@@ -25,7 +25,10 @@ func (in *invocation) historyCommand() *cli.Command {
 		ArgsUsage: "NAME",
 		Description: `onlyone history [flags] NAME
 
-The last 20 runs (of each copy), the newest first; with --json one object a line.
+  onlyone history backup                      the last 20 runs, the newest first
+  onlyone history --json backup | head -n 1   the last one, as JSON
+
+With --json one object a line. With copies: the last 20 of each.
 Times are those of the hosts that ran it. Exit code 1 if there are none.
 `,
 	}, func(op *operation) error {

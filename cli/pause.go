@@ -55,9 +55,9 @@ func (in *invocation) pauseCommand() *cli.Command {
 
   onlyone pause --for 2h --reason "bucket repair" backup
 
-Each holder stops its command in order and releases the lock; contenders wait. It
-ends by itself, by the clocks of the contenders' hosts, or with: onlyone resume
-NAME. An earlier pause is replaced.
+Each holder stops its command in order and releases the lock; contenders wait.
+It ends by itself, by the clocks of the contenders' hosts, or with: onlyone
+resume NAME. An earlier pause is replaced.
 `,
 		Flags: []cli.Flag{
 			valueFlag("", "for", "", length, "for `DUR`, or none: until it is resumed (1h)"),
@@ -128,6 +128,9 @@ func (in *invocation) resumeCommand() *cli.Command {
 		ArgsUsage: "NAME",
 		Description: `onlyone resume [flags] NAME
 
+  onlyone resume backup
+
+Ends a pause, whoever has asked for it: contenders that wait go on at once.
 Exit code 0 also if it wasn't paused.
 `,
 	}, func(op *operation) error {

@@ -34,7 +34,7 @@ func (in *invocation) statusCommand() *cli.Command {
   onlyone status --watch backup      again on each change
 
 Without NAME: all locks. NAME/2 is copy 2 of a lock with copies.
-Exit codes: 0 all are held, 1 one is free, 69 Consul isn't there, 77 not allowed.
+Exit codes: 0 all are held, 1 one is free, 69 no Consul, 77 not allowed.
 `,
 		Flags: []cli.Flag{
 			boolFlag("", "watch", "", "go on, and print it again on each change"),

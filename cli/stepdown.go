@@ -25,11 +25,12 @@ func (in *invocation) stepDownCommand() *cli.Command {
 
   onlyone step-down --reason "kernel upgrade" --wait backup
 
-The holder stops its command in order, releases the lock, and waits a while before
-it contends again. It is the holder who releases, so nothing is ever cut off. With
-copies: NAME/2, or --all.
-Exit codes: 0 done (without --wait: asked), 75 nobody holds it, 79 the holder lost
-the lock instead of handing over, 124 it didn't stop in time: it isn't asked any more.
+The holder stops its command in order, releases the lock, and waits a while
+before it contends again. It is the holder who releases, so nothing is ever cut
+off. With copies: NAME/2, or --all.
+Exit codes: 0 done (without --wait: asked), 75 nobody holds it, 79 the holder
+lost the lock instead of handing over, 124 it didn't stop in time: it isn't
+asked any more.
 `,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "reason", Usage: "tell it why: `TEXT`", EnvVars: variable("reason")},

@@ -28,9 +28,12 @@ func (in *invocation) unlockCommand() *cli.Command {
 		ArgsUsage: "NAME",
 		Description: `onlyone unlock --force [flags] NAME
 
+  onlyone unlock --force backup          if its host is cut off, say
+
 Ends the holder's session in Consul. The lock key isn't touched, so that the
 lock-delay still keeps others off until the holder's command is dead: it notices
-within a poll (2s) and stops it. Try onlyone step-down first. With copies: NAME/2.
+within a poll (2s) and stops it. Try onlyone step-down first.
+With copies: NAME/2.
 Exit codes: 0 done, 75 nobody holds it.
 `,
 		Flags: []cli.Flag{
