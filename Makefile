@@ -45,6 +45,7 @@ help:
 		'make dist-check build it twice, in two folders: the same bytes' \
 		'make test-packages install, use, upgrade and purge the deb in a fresh Debian' \
 		'make install    install to $$(DESTDIR)$$(PREFIX)/bin (PREFIX=/usr/local)' \
+		'make uninstall  remove from there what install puts there' \
 		'make clean      remove what was built here'
 
 .PHONY: build
@@ -54,6 +55,10 @@ build:
 .PHONY: install
 install: build
 	scripts/lib/stage onlyone '$(DESTDIR)$(PREFIX)'
+
+.PHONY: uninstall
+uninstall:
+	scripts/lib/stage --remove '$(DESTDIR)$(PREFIX)'
 
 .PHONY: demo
 demo:
