@@ -33,19 +33,22 @@ func (t consulTerm) Check(ctx context.Context) (supervisor.Order, error) {
 	return supervisor.Order{}, err
 }
 
-// Unclean tells a fence command who the last holder was.
-func (t consulTerm) Unclean() []string {
-	u := t.Term.Unclean()
-	if u == nil {
-		return nil
+// Unclean tells a fence command who the holders were that did not release.
+func (t consulTerm) Unclean() (env [][]string) {
+	for _, u := range t.Term.Unclean() {
+		token := ""
+		if u.Token > 0 {
+			token = strconv.FormatUint(u.Token, 10)
+		}
+		env = append(env, []string{
+			"ONLYONE_OLD_HOST=" + u.Host,
+			"ONLYONE_OLD_PID=" + strconv.Itoa(u.Pid),
+			"ONLYONE_OLD_TOKEN=" + token,
+			"ONLYONE_OLD_SESSION=" + u.Session,
+			"ONLYONE_OLD_SINCE=" + u.Since,
+		})
 	}
-	return []string{
-		"ONLYONE_OLD_HOST=" + u.Host,
-		"ONLYONE_OLD_PID=" + strconv.Itoa(u.Pid),
-		"ONLYONE_OLD_TOKEN=" + strconv.FormatUint(u.Token, 10),
-		"ONLYONE_OLD_SESSION=" + u.Session,
-		"ONLYONE_OLD_SINCE=" + u.Since,
-	}
+	return env
 }
 
 func (t consulTerm) Release(ctx context.Context, r supervisor.RunResult) error {

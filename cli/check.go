@@ -123,7 +123,9 @@ func judge(name string, l consulsession.Lock, runs []consulsession.CopyRun, maxA
 	}
 	known := false
 	if v.success != nil {
-		v.age, known = ago(v.success.Ended, now)
+		if v.age, known = ago(v.success.Ended, now); !known {
+			v.success = nil
+		}
 	}
 	switch {
 	case v.neverRan:

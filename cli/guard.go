@@ -14,8 +14,8 @@ func Helper(args []string) (code int, ok bool) {
 	case supervisor.IsShim(args):
 		return supervisor.ShimMain(args), true
 	case supervisor.IsGuard(args):
-		return supervisor.GuardMain(args, func(ctx context.Context, info []byte, r *supervisor.RunResult) error {
-			return consulsession.ReleaseTerm(ctx, info, (*consulsession.Ended)(r), nil)
+		return supervisor.GuardMain(args, func(ctx context.Context, info []byte, r supervisor.RunResult) error {
+			return consulsession.ReleaseTerm(ctx, info, consulsession.Ended(r), nil)
 		}), true
 	}
 	return 0, false

@@ -19,6 +19,7 @@ func (o observer) State(state string) {
 	o.tell.metrics.State(state)
 	switch state {
 	case "contending":
+		o.since.Store(time.Now().UnixNano())
 		o.started.Store(false)
 		o.tell.metrics.Released()
 		o.manager.Ready("standby: contending for " + o.o.Name)

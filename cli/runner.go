@@ -110,14 +110,14 @@ type runner struct {
 	sigs    <-chan signals.Signal
 	manager *systemd.Notifier
 	tell    *teller
-	since   time.Time // when it began to wait
+	since   atomic.Int64 // when it began to wait, in Unix nanoseconds
 	queue   chan consulsession.Queue
 	started atomic.Bool // the command: there is nothing to wait for any more
 	told    atomic.Bool // a stop signal came
 }
 
 func newRunner(o RunOptions, dials supervisor.Dials, path string, sigs <-chan signals.Signal) *runner {
-	return &runner{o: o, dials: dials, path: path, sigs: sigs, manager: systemd.New(), since: time.Now(), queue: make(chan consulsession.Queue)}
+	return &runner{o: o, dials: dials, path: path, sigs: sigs, manager: systemd.New(), queue: make(chan consulsession.Queue)}
 }
 
 func (r *runner) run(ctx context.Context) error {
@@ -291,7 +291,7 @@ func (r *runner) draw() (stop func()) {
 			}
 			if q != nil && !r.started.Load() {
 				now := time.Now()
-				r.o.Status.Set(fmt.Sprintf("%s: waiting %s, %s", r.o.Name, formatDuration(now.Sub(r.since).Truncate(time.Second)), queueText(*q, now)))
+				r.o.Status.Set(fmt.Sprintf("%s: waiting %s, %s", r.o.Name, formatDuration(now.Sub(time.Unix(0, r.since.Load())).Truncate(time.Second)), queueText(*q, now)))
 			}
 		}
 	}()

@@ -68,7 +68,15 @@ type Contender struct {
 	api     *api.Client
 	rt      *transport
 	tried   attempt // the last acquire that was sent
-	reached bool    // Consul has answered once
+	last    lastTerm
+	reached bool // Consul has answered once
+}
+
+// lastTerm is the last one that this contender has released: nothing of it is left, whatever
+// the lock says.
+type lastTerm struct {
+	session string
+	unclean []Unclean // who is still to be fenced, since it started nothing
 }
 
 // NewContender checks the settings of the client; it sends nothing. Its errors are
@@ -342,9 +350,9 @@ type refused struct{ what string }
 
 func (e *refused) Error() string { return e.what }
 
-func (c *Contender) record(state, session string) []byte {
+func (c *Contender) record(state, session string, unfenced ...Unclean) []byte {
 	return encode(Record{Schema: Schema, State: state, Host: c.Host, Pid: c.Pid, Session: session,
-		Since: stamp(c.Wall().Truncate(time.Millisecond)), Command: c.Command})
+		Since: stamp(c.Wall().Truncate(time.Millisecond)), Command: c.Command, Unfenced: unfenced})
 }
 
 // enqueue joins the queue, with retries.
@@ -371,19 +379,19 @@ func (c *Contender) join(ctx context.Context, session string) (view, error) {
 // await blocks until what this contender waits for may have changed: the entry before its
 // own; or, for the first one, the pause, the lock, or any of the copies. What it sees proves nothing.
 func (c *Contender) await(ctx context.Context, v view, ahead []*api.KVPair, paused *Order, refused map[int]time.Duration) error {
-	limit := watchWait
+	var limit time.Duration // none
 	switch {
 	case len(ahead) > 0:
 		return c.watchKey(ctx, ahead[len(ahead)-1], limit)
 	case paused != nil && (v.free() || c.Copies > 0):
 		if until, err := time.Parse(time.RFC3339, paused.Until); err == nil {
-			limit = min(limit, max(until.Sub(c.Wall()), 0)+10*time.Millisecond)
+			limit = max(until.Sub(c.Wall()), 0) + 10*time.Millisecond
 		}
 		return c.watchKey(ctx, v.paused, limit)
 	case c.Copies > 0:
 		for _, at := range refused {
-			if at > c.Now() {
-				limit = min(limit, at-c.Now())
+			if left := at - c.Now(); left > 0 && (limit == 0 || left < limit) {
+				limit = left
 			}
 		}
 		return c.watchCopies(ctx, v, limit)
@@ -393,8 +401,7 @@ func (c *Contender) await(ctx context.Context, v view, ahead []*api.KVPair, paus
 	return c.watchKey(ctx, v.slots[0].lock, limit)
 }
 
-// watchKey blocks until kv has changed, or for at most limit. Only a watch of watchWait is
-// sent again when it brought nothing.
+// watchKey blocks until kv has changed, or for at most limit; 0: for as long as it takes.
 func (c *Contender) watchKey(ctx context.Context, kv *api.KVPair, limit time.Duration) error {
 	return c.watch(ctx, limit, func(o *api.QueryOptions) (bool, error) {
 		o.WaitIndex = kv.ModifyIndex
@@ -409,24 +416,43 @@ func (c *Contender) watchKey(ctx context.Context, kv *api.KVPair, limit time.Dur
 
 // watchCopies blocks until one of the copies was acquired, released or lost.
 func (c *Contender) watchCopies(ctx context.Context, v view, limit time.Duration) error {
-	var index uint64
-	for _, s := range v.slots {
-		if s.lock != nil {
-			index = max(index, s.lock.ModifyIndex)
-		}
-	}
+	seen := newest(v.mirrors)
+	index := seen
 	return c.watch(ctx, limit, func(o *api.QueryOptions) (bool, error) {
-		o.WaitIndex = index
-		_, meta, err := c.api.KV().List(c.mirrorKey(-1), o)
-		return err == nil && meta.LastIndex != index, err
+		for {
+			before := index
+			o.WaitIndex = index
+			kvs, meta, err := c.api.KV().List(c.mirrorKey(-1), o)
+			if err != nil {
+				return false, err
+			}
+			index = meta.LastIndex
+			// What is no news is only where to wait from: a key that was deleted counts in the index
+			// of what isn't there any more.
+			if news := newest(kvs) != seen || len(kvs) != len(v.mirrors); news || index <= before {
+				return news, nil
+			}
+		}
 	})
 }
 
-// watch sends a blocking read until it saw a change.
+func newest(kvs api.KVPairs) (index uint64) {
+	for _, kv := range kvs {
+		index = max(index, kv.ModifyIndex)
+	}
+	return index
+}
+
+// watch sends a blocking read until it saw a change or limit is over. With a limit the caller
+// looks again after each, since clocks may have been set meanwhile.
 func (c *Contender) watch(ctx context.Context, limit time.Duration, read func(*api.QueryOptions) (changed bool, err error)) error {
 	for {
 		wctx, done := context.WithTimeout(ctx, watchLimit)
-		changed, err := read((&api.QueryOptions{WaitTime: max(limit, 10*time.Millisecond)}).WithContext(wctx))
+		wait := watchWait
+		if limit > 0 {
+			wait = min(wait, max(limit, 10*time.Millisecond))
+		}
+		changed, err := read((&api.QueryOptions{WaitTime: wait}).WithContext(wctx))
 		done()
 		switch {
 		case ctx.Err() != nil:
@@ -438,7 +464,7 @@ func (c *Contender) watch(ctx context.Context, limit time.Duration, read func(*a
 			if err := c.pause(ctx, c.Poll/4+c.Jitter(c.Poll)); err != nil {
 				return err
 			}
-		case changed, limit < watchWait:
+		case changed, limit > 0:
 			return nil
 		}
 	}
@@ -556,7 +582,9 @@ func isDecode(err error) bool {
 }
 
 // pause waits, or returns ctx's cause.
-func (c *Contender) pause(ctx context.Context, d time.Duration) error {
+func (c *Contender) pause(ctx context.Context, d time.Duration) error { return pause(ctx, d) }
+
+func pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

@@ -3,6 +3,7 @@ package consulsession
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -58,10 +59,12 @@ func (c *Contender) mirrorKey(copy int) string {
 // many copies and periods it takes several; what changes between them is found by the
 // acquire, which checks all that it depends on.
 type view struct {
-	slots  []slot
-	queue  []*api.KVPair // in order of arrival
-	paused *api.KVPair
-	copies *api.KVPair
+	slots   []slot
+	many    bool          // the slots are copies
+	mirrors api.KVPairs   // of all copies, also of those that there are no more
+	queue   []*api.KVPair // in order of arrival
+	paused  *api.KVPair
+	copies  *api.KVPair
 }
 
 // slot is the lock, or one of its copies.
@@ -81,14 +84,15 @@ func (v view) inQueue(session string) bool {
 	return slices.ContainsFunc(v.queue, func(e *api.KVPair) bool { return e.Session == session })
 }
 
-// ahead are the living entries before session's own; all of them, if it has none.
+// ahead are the living entries before session's own; all of them, if it has none. With copies
+// that of a holder (its request came late) isn't in anybody's way.
 func (v view) ahead(session string) []*api.KVPair {
 	var ahead []*api.KVPair
 	for _, e := range v.queue {
 		if e.Session == session {
 			break
 		}
-		if e.Session != "" {
+		if e.Session != "" && !(v.many && v.holds(e.Session)) {
 			ahead = append(ahead, e)
 		}
 	}
@@ -161,7 +165,7 @@ func (c *Contender) read(ctx context.Context) (view, error) {
 }
 
 func (c *Contender) view(r *api.TxnResponse) view {
-	v := view{slots: make([]slot, max(c.Copies, 1))}
+	v := view{slots: make([]slot, max(c.Copies, 1)), many: c.Copies > 0}
 	byKey := map[string]**api.KVPair{c.dir() + ".paused": &v.paused, c.dir() + ".copies": &v.copies}
 	for i := range v.slots {
 		s := &v.slots[i]
@@ -176,6 +180,9 @@ func (c *Contender) view(r *api.TxnResponse) view {
 	for _, res := range r.Results {
 		if res.KV == nil {
 			continue
+		}
+		if c.Copies > 0 && strings.HasPrefix(res.KV.Key, c.mirrorKey(-1)) {
+			v.mirrors = append(v.mirrors, res.KV)
 		}
 		if at, ok := byKey[res.KV.Key]; ok {
 			*at = res.KV
@@ -216,7 +223,8 @@ func (c *Contender) refuse(v view, session string) error {
 		if err == nil {
 			return nil // this one has yet to run, or may have to
 		}
-		if first == nil {
+		// A copy whose record can't be used isn't done: that mustn't end with success.
+		if _, bad := errors.AsType[*RecordError](err); first == nil || bad {
 			first = err
 		}
 	}

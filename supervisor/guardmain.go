@@ -26,9 +26,9 @@ func IsGuard(args []string) bool { return len(args) == 3 && args[0] == guardName
 // GuardMain is the guard process: args are guardName, the descriptor that it reads
 // frames from and the one that it writes events to. When the keeper has gone, it stops
 // the tree and calls release once, with what the keeper gave it for that; the context
-// ends at the last instant at which that is worth while. r is how the command ended, if it
-// ended by itself before the keeper; else nil. It returns the exit code.
-func GuardMain(args []string, release func(ctx context.Context, info []byte, r *RunResult) error) int {
+// ends at the last instant at which that is worth while. r is what is
+// known of the command, see guard.result. It returns the exit code.
+func GuardMain(args []string, release func(ctx context.Context, info []byte, r RunResult) error) int {
 	in, err1 := strconv.Atoi(args[1])
 	out, err2 := strconv.Atoi(args[2])
 	if err1 != nil || err2 != nil {
@@ -57,13 +57,13 @@ type guardLoop struct {
 	stopSig chan struct{} // a stop signal that came to the guard itself
 	setup   setup
 	info    release // how to do free
-	free    func(context.Context, []byte, *RunResult) error
+	free    func(context.Context, []byte, RunResult) error
 	started time.Time
 	eof     bool
 	quit    bool
 }
 
-func newGuardLoop(in, out int, free func(context.Context, []byte, *RunResult) error) (*guardLoop, error) {
+func newGuardLoop(in, out int, free func(context.Context, []byte, RunResult) error) (*guardLoop, error) {
 	for _, fd := range []int{in, out} {
 		unix.CloseOnExec(fd)
 		if err := unix.SetNonblock(fd, true); err != nil {
@@ -200,9 +200,9 @@ func (l *guardLoop) releaseTerm() int {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	r := l.info.Result
-	if r == nil {
-		r = l.result(l.started, time.Now())
+	r := l.result(l.started, time.Now())
+	if l.info.Result != nil {
+		r = *l.info.Result
 	}
 	if err := l.free(ctx, l.info.Info, r); err != nil {
 		fmt.Fprintf(os.Stderr, "onlyone: onlyone was killed; its command is stopped, but cannot release the lock (it is free when its session ends): %v\n", err)
@@ -313,7 +313,7 @@ func (l *guardLoop) execStatus() {
 	l.procs.statusFd = -1
 	if n == 4 {
 		errno := syscall.Errno(binary.LittleEndian.Uint32(b[:]))
-		l.records = RecordNone
+		l.records = RecordHook // it never ran
 		l.sendEvent(Event{Kind: StartFailed, Errno: errno, Detail: errno.Error()})
 		return // the shim ends now; TreeGone follows
 	}

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	case IsShim(os.Args):
 		os.Exit(ShimMain(os.Args))
 	case IsGuard(os.Args):
-		os.Exit(GuardMain(os.Args, func(_ context.Context, info []byte, _ *RunResult) error { return folder(info).release("guard") }))
+		os.Exit(GuardMain(os.Args, func(_ context.Context, info []byte, _ RunResult) error { return folder(info).release("guard") }))
 	case os.Getenv(keeperEnv) != "":
 		os.Exit(keeperMain())
 	}
@@ -99,7 +99,7 @@ func (t folderTerm) Renew(context.Context) error {
 	return nil
 }
 func (t folderTerm) Watch(ctx context.Context, _ func())      { <-ctx.Done() }
-func (t folderTerm) Unclean() []string                        { return nil }
+func (t folderTerm) Unclean() [][]string                      { return nil }
 func (t folderTerm) Release(context.Context, RunResult) error { return t.release("keeper") }
 
 // keeperMain is a keeper process: its exit code is 100 + the outcome's kind, or it dies by

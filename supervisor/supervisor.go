@@ -38,9 +38,9 @@ type Term interface {
 	Renew(ctx context.Context) error
 	// Watch calls changed when a check may have something new to say, until ctx ends.
 	Watch(ctx context.Context, changed func())
-	// Unclean is the environment that tells a fence command of the last holder, if that
-	// one didn't release the lock; else nil.
-	Unclean() []string
+	// Unclean is the environment that tells a fence command of a holder that didn't release
+	// the lock, one for each, the oldest first.
+	Unclean() [][]string
 	// Release gives the lock back and ends the session; the tree must be gone.
 	Release(ctx context.Context, r RunResult) error
 }
@@ -81,7 +81,7 @@ type lost interface {
 type RunResult struct {
 	Started, Ended time.Time
 	Exit           int    // as a shell shows it: 128 + n for signal n; -1 if it never ran
-	Outcome        string // "exited", "signaled", "stopped", "timeout", "lost", "failed"
+	Outcome        string // "exited", "signaled", "stopped", "timeout", "lost", "failed", "unfenced"
 	Restarts       int
 }
 
@@ -202,6 +202,7 @@ type brokenRules struct {
 	revive             bool // an answer after the lease's end counts, from now
 	releaseBeforeGone  bool // a stop releases at once
 	startOnLateAcquire bool // the lease of an acquire counts from its answer, however old
+	restartUnproven    bool // a restart counts as a proof
 }
 
 // Kind says how a run ended.
@@ -277,6 +278,8 @@ func Run(ctx context.Context, c Config) Outcome {
 		}
 		out := s.contend(ctx)
 		switch {
+		case s.stopped: // also by a signal that came in the last moment
+			return out
 		case out.Kind == HandedOver && !s.NoWait:
 			pause = 0
 			if out.Order.Kind == StepDown {
@@ -384,6 +387,8 @@ func (s *supervisor) contend(ctx context.Context) Outcome {
 				switch {
 				case stop.Signal != 0:
 					return Outcome{Kind: Interrupted, Signal: stop.Signal}
+				case errors.Is(end, ErrDrained) && s.stopped:
+					return Outcome{Kind: Interrupted, Signal: s.StopSignal}
 				case errors.Is(end, ErrDrained):
 					end, again = nil, true
 					continue
@@ -412,7 +417,9 @@ func (s *supervisor) contend(ctx context.Context) Outcome {
 			switch {
 			case because == nil:
 			case a != nil:
-				end = because
+				if end == nil || errors.Is(end, ErrDrained) { // of what ends for good the first counts
+					end = because
+				}
 				a.cancel(because)
 			case stop.Signal != 0:
 				return Outcome{Kind: Interrupted, Signal: stop.Signal}
@@ -569,14 +576,13 @@ func (s *supervisor) release(t Term, r RunResult) {
 	wg.Go(func() {
 		// The first stop signal may be the one that has ended the command (a terminal sends
 		// it to both); one more means: don't wait for Consul.
-		stopped := s.stopped
 		for {
 			select {
 			case sig := <-s.Signals:
-				if stopped && endsContender(sig.Signal) {
+				if s.stopped && endsContender(sig.Signal) {
 					cancel()
 				}
-				stopped = stopped || endsContender(sig.Signal)
+				s.stopped = s.stopped || endsContender(sig.Signal)
 			case <-done:
 				return
 			}

@@ -115,7 +115,8 @@ type Event struct {
 	Key     string
 	Session string
 	Cause   string
-	Client  int // number of the Transport that asked for it, 0 for the model's own methods and timers
+	Value   []byte // of Written; not to be changed
+	Client  int    // number of the Transport that asked for it, 0 for the model's own methods and timers
 }
 
 // Model is one Consul cluster. All methods may be called from any goroutine, but not from Options' functions.
