@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -21,6 +22,7 @@ import (
 //
 //	<!-- test: transcript -->  each line "$ CMD" is run, and what follows is what it writes
 //	<!-- test: sh -->          a script that ends with 0
+//	<!-- test: commands -->    a column of commands, each beside what it does, while web-1 has "report"
 //	<!-- test: held -->        what the block before writes while web-1 has the lock of its run
 //	<!-- test: cron -->        crontab lines: each ends with 0 and writes nothing
 //	<!-- test: unit -->        a systemd unit: systemd-analyze accepts it, and it starts
@@ -73,7 +75,7 @@ var untested = map[string]string{
 }
 
 var docKinds = map[string]func(*docRun, docBlock){
-	"transcript": (*docRun).transcript, "sh": (*docRun).script, "held": (*docRun).held, "cron": (*docRun).cron,
+	"transcript": (*docRun).transcript, "sh": (*docRun).script, "commands": (*docRun).commands, "held": (*docRun).held, "cron": (*docRun).cron,
 	"unit": (*docRun).unit, "rules": (*docRun).rules, "make": (*docRun).make, "demo": (*docRun).demo,
 }
 
@@ -170,26 +172,54 @@ func (r *docRun) transcript(b docBlock) {
 
 func (r *docRun) script(b docBlock) { r.sh(0, b.text) }
 
-func (r *docRun) held(b docBlock) {
-	name := regexp.MustCompile(`onlyone run (?:-\S+ )*(\S+) -- `).FindStringSubmatch(r.last.text)[1]
+// holder is web-1, which has the lock until it is stopped.
+func (r *docRun) holder(name string) (stop func()) {
 	holder := exec.Command(onlyone, "run", "--host", "web-1", name, "--", "sleep", "300")
 	holder.Env, holder.Dir = r.env, r.dir
 	holder.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := holder.Start(); err != nil {
 		r.t.Fatal(err)
 	}
-	defer func() {
+	stop = func() {
 		_ = holder.Process.Signal(syscall.SIGTERM)
 		_ = holder.Wait()
-	}()
+	}
 	if !soon(patience, func() bool {
 		c := exec.Command(onlyone, "status", "-q", name)
 		c.Env = r.env
 		return c.Run() == nil
 	}) {
+		stop()
 		r.t.Fatal("the lock isn't held")
 	}
+	return stop
+}
+
+func (r *docRun) held(b docBlock) {
+	defer r.holder(regexp.MustCompile(`onlyone run (?:-\S+ )*(\S+) -- `).FindStringSubmatch(r.last.text)[1])()
 	r.same(r.sh(0, r.last.text), b.text)
+}
+
+func (r *docRun) commands(b docBlock) {
+	lines := strings.Split(strings.TrimSuffix(b.text, "\n"), "\n")
+	column := 80 // the last at which a word begins in every line
+	for slices.ContainsFunc(lines, func(l string) bool { return column >= len(l) || l[column-1] != ' ' || l[column] == ' ' }) {
+		if column--; column == 0 {
+			r.t.Fatal("the lines have no column in common")
+		}
+	}
+	r.sh(0, "onlyone run report -- true") // for check
+	for _, line := range lines {
+		command := strings.TrimSpace(line[:column])
+		if strings.Contains(command, "--force") {
+			command += " --yes" // it asks, at a terminal
+		}
+		func() {
+			defer r.holder("report")()
+			r.sh(0, command)
+		}()
+		r.sh(0, "onlyone resume report")
+	}
 }
 
 func (r *docRun) cron(b docBlock) {
