@@ -335,9 +335,7 @@ func TestManKeys(t *testing.T) {
 	want := ours(t, `"((?:\.(?:lock|holder|runs|period|paused|step-down|lock-bell|copies)|~[a-z]+/))"`, "../consulsession/*.go")
 	// The comment in view.go is the list; a key that only it has, or only the code, is a slip.
 	listed := ours(t, `(?m)^//\t(?:NAME/)?([.~][a-z-]+/?)`, "../consulsession/view.go")
-	for _, w := range ours(t, `(?m)^//\t\S+, ([.~][a-z-]+)`, "../consulsession/view.go") {
-		listed = append(listed, w)
-	}
+	listed = append(listed, ours(t, `(?m)^//\t\S+, ([.~][a-z-]+)`, "../consulsession/view.go")...)
 	listed = append(listed, "~doctor/")
 	sameWords(t, "the comment in view.go", listed, want)
 	var got []string
