@@ -238,6 +238,9 @@ func checkVariables(flags []cli.Flag) error {
 // library would take an empty one for a value.
 func variable(flag string) []string {
 	name := "ONLYONE_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+	if name == "ONLYONE_COPIES" && os.Getenv("ONLYONE_COPY") != "" {
+		return nil // that is what the run around us has told its command
+	}
 	if os.Getenv(name) == "" {
 		return nil
 	}

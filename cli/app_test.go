@@ -556,6 +556,22 @@ func TestVariables(t *testing.T) {
 	}
 }
 
+// TestCopiesOfAnOuterRun: the command of a copy finds ONLYONE_COPIES in its environment; a run
+// of another lock in it has no copies by that.
+func TestCopiesOfAnOuterRun(t *testing.T) {
+	t.Setenv("ONLYONE_COPIES", "3")
+	if got := onlyone(t, "run", "a", "--", "x").only(t).Copies; got != 3 {
+		t.Errorf("%d copies by the variable, want 3", got)
+	}
+	t.Setenv("ONLYONE_COPY", "0")
+	if got := onlyone(t, "run", "a", "--", "x").only(t).Copies; got != 0 {
+		t.Errorf("%d copies in a copy of another lock, want none", got)
+	}
+	if got := onlyone(t, "run", "--copies", "2", "a", "--", "x").only(t).Copies; got != 2 {
+		t.Errorf("%d copies, want 2", got)
+	}
+}
+
 func TestVersion(t *testing.T) {
 	r := onlyone(t, "version", "--json")
 	if !regexp.MustCompile(`^\{"version":"1\.2\.3","os":"\w+","arch":"\w+","go":"go[^"]+"\}\n$`).MatchString(r.stdout) {
