@@ -3,7 +3,9 @@
 package main_test
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -193,5 +196,68 @@ func TestPID1Terminal(t *testing.T) {
 			}
 			p.wait(9)
 		})
+	}
+}
+
+// TestPID1KilledGuard: PID 1 kills what the guard should have, also what has daemonized, and
+// releases: the next host starts at once.
+func TestPID1KilledGuard(t *testing.T) {
+	t.Parallel()
+	needPID1(t)
+	j := newJob(t, shared(t, consultest.Version()))
+	p := j.asPID1(true, "", "sh", "-c", "trap '' TERM; (setsid sleep 300 &); echo ready; sleep 300; exit 1")
+	j.await("the command is ready", func() bool { return strings.Contains(p.stderr(), "ready\n") })
+	next := j.run("", "true")
+	j.queued(1)
+	guard := consultest.Children(p.pid1())
+	if len(guard) != 1 {
+		t.Fatalf("PID 1 has the children %v, want one, the guard", guard)
+	}
+	if err := syscall.Kill(guard[0], unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	p.wait(70)
+	next.wait(0)
+}
+
+// TestPID1Killed: SIGKILL to PID 1 (docker kill, a grace period that is too short) ends the
+// whole namespace, so nothing lives on. Nobody is left to release: the session's end frees
+// the lock.
+func TestPID1Killed(t *testing.T) {
+	t.Parallel()
+	needPID1(t)
+	if testing.Short() {
+		t.Skip("waits for the end of a session (20 s); -short leaves that out")
+	}
+	j := newJob(t, shared(t, consultest.Version()))
+	j.slowLeave = true
+	p := j.asPID1(true, "", "sh", "-c", "trap '' TERM; (setsid sleep 300 &); echo ready; sleep 300; exit 1")
+	j.await("the command is ready", func() bool { return strings.Contains(p.stderr(), "ready\n") })
+	command := consultest.Children(consultest.Children(p.pid1())[0])[0]
+	own, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", command))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(p.pid1(), unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	select { // not wait: unshare can't end by the same signal everywhere
+	case <-p.done:
+	case <-time.After(patience):
+		t.Fatal("the namespace doesn't end")
+	}
+	for _, left := range consultest.Marked(p.mark) {
+		t.Errorf("this lives on: %s", left)
+	}
+	// An engine removes the cgroups of a container; here that is the test's affair, unless
+	// another PID 1 with this parent was faster.
+	_, path, _ := strings.Cut("\n"+string(own), "\n0::")
+	if base := filepath.Base(strings.TrimSpace(path)); cgroup != "" && strings.HasPrefix(base, "onlyone-1-") {
+		if !soon(patience, func() bool {
+			err := os.Remove(filepath.Join(cgroup, base))
+			return err == nil || errors.Is(err, fs.ErrNotExist)
+		}) {
+			t.Errorf("the cgroup %s isn't empty", base)
+		}
 	}
 }
