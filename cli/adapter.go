@@ -12,7 +12,8 @@ import (
 // other; what passes between them passes here.
 type consulLock struct{ c *consulsession.Contender }
 
-func (l consulLock) Acquire(ctx context.Context, ready func([]byte) error) (supervisor.Term, error) {
+func (l consulLock) Acquire(ctx context.Context, ready func([]byte) error, looks func(bool)) (supervisor.Term, error) {
+	l.c.Looks = looks
 	t, err := l.c.Acquire(ctx, ready)
 	if err != nil {
 		return nil, err
@@ -51,6 +52,6 @@ func (t consulTerm) Unclean() (env [][]string) {
 	return env
 }
 
-func (t consulTerm) Release(ctx context.Context, r supervisor.RunResult) error {
-	return t.Term.Release(ctx, consulsession.Ended(r))
+func (t consulTerm) Unlock(ctx context.Context, r supervisor.RunResult) error {
+	return t.Term.Unlock(ctx, consulsession.Ended(r))
 }

@@ -178,7 +178,7 @@ func (in *invocation) runCommand() *cli.Command {
 	}
 	c.Action = func(c *cli.Context) error {
 		if c.Bool("help-all") {
-			_, err := io.WriteString(in.stdout, commandHelp(c.Command, true))
+			_, err := io.WriteString(in.stdout, commandHelp(in.runCommand(), true))
 			return err
 		}
 		o := RunOptions{

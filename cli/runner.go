@@ -87,8 +87,9 @@ func run(ctx context.Context, o RunOptions) error {
 	// A log reader that has gone must not end the keeper (Go dies by SIGPIPE on fd 2). Not
 	// signal.Ignore: the command would inherit it.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
-	sigs, stop := signals.Receive()
-	defer stop()
+	// Never stopped: what comes while the last steps are made must not cut them short, and to
+	// give all signals back takes a millisecond.
+	sigs, _ := signals.Receive()
 	return newRunner(o, dials, path, sigs).run(ctx)
 }
 

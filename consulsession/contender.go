@@ -38,6 +38,8 @@ type Config struct {
 	Log    zerolog.Logger
 	// Waiting is called when what the contender waits for has changed.
 	Waiting func(Queue)
+	// Looks is called by Acquire after each look at the lock: free if it is about to be acquired.
+	Looks func(free bool)
 }
 
 // Queue is what a waiting contender knows.
@@ -133,11 +135,20 @@ func (c *Contender) Acquire(ctx context.Context, ready func(info []byte) error) 
 }
 
 // contend is one session's life up to the acquire.
+//
+// The lock is read before a session is made for it: who can't have it and doesn't wait, or
+// whose period is done, needs none and has written nothing.
 func (c *Contender) contend(ctx context.Context, ready func([]byte) error) (t *Term, err error) {
+	looked := c.Now()
+	v, err := c.look(ctx)
+	if err != nil {
+		return nil, err
+	}
 	session, err := c.createSession(ctx)
 	if err != nil {
 		return nil, err
 	}
+	fresh := c.Now()-looked < c.Poll/4 // v was read since the last change, or an election
 	ctx, cancel := context.WithCancelCause(ctx)
 	renewing := make(chan struct{})
 	go func() {
@@ -157,8 +168,6 @@ func (c *Contender) contend(ctx context.Context, ready func([]byte) error) (t *T
 		}
 	}()
 	begin := c.Now()
-	var v view
-	fresh := false                     // v was read since the last change
 	refused := map[int]time.Duration{} // copies that couldn't be had, and when to ask for them again
 	for {
 		if !fresh {
@@ -178,6 +187,7 @@ func (c *Contender) contend(ctx context.Context, ready func([]byte) error) (t *T
 			return nil, errSessionGone
 		}
 		if can && (s.heldBy(session) || len(ahead) == 0 && paused == nil) {
+			c.looks(true)
 			t, err := c.tryLock(ctx, session, v, s, ready)
 			switch {
 			case err == nil:
@@ -210,6 +220,7 @@ func (c *Contender) contend(ctx context.Context, ready func([]byte) error) (t *T
 			}
 			continue
 		}
+		c.looks(false)
 		if c.NoWait {
 			return nil, c.conflict(v, ahead, paused)
 		}
@@ -225,6 +236,31 @@ func (c *Contender) contend(ctx context.Context, ready func([]byte) error) (t *T
 		if err := c.await(ctx, v, ahead, paused, refused); err != nil {
 			return nil, err
 		}
+	}
+}
+
+// look reads the lock before there is a session. Its errors are final.
+func (c *Contender) look(ctx context.Context) (v view, err error) {
+	const nobody = "none" // no session is called so
+	if err := c.retry(ctx, "read the lock", func(ctx context.Context) (err error) { v, err = c.read(ctx); return err }); err != nil {
+		return v, err
+	}
+	if err := c.refuse(v, nobody); err != nil {
+		return v, err
+	}
+	_, can := c.pick(v, nobody, nil)
+	paused, ahead := v.pause(c.Wall()), v.ahead(nobody)
+	free := can && len(ahead) == 0 && paused == nil
+	c.looks(free)
+	if !free && c.NoWait {
+		return v, c.conflict(v, ahead, paused)
+	}
+	return v, nil
+}
+
+func (c *Contender) looks(free bool) {
+	if c.Looks != nil {
+		c.Looks(free)
 	}
 }
 

@@ -215,6 +215,12 @@ type Ended struct {
 // destroyed, so that no request which is still under way can lock again. The caller must
 // be sure that nothing of the command is left. The lock key is never deleted.
 func (t *Term) Release(ctx context.Context, e Ended) error {
+	defer t.End(ctx)
+	return t.Unlock(ctx, e)
+}
+
+// Unlock is the first half of Release, until it is answered. End must follow, whatever it returns.
+func (t *Term) Unlock(ctx context.Context, e Ended) error {
 	record := t.c.record("released", t.session)
 	t.c.last = lastTerm{session: t.session}
 	if e.Started.IsZero() {
@@ -225,6 +231,9 @@ func (t *Term) Release(ctx context.Context, e Ended) error {
 	ops = append(ops, t.c.recordOps(t.copy, t.token, t.runs, t.period, t.before, e)...)
 	return t.c.unlock(ctx, ops, t.session, t.queued)
 }
+
+// End is the second half of Release.
+func (t *Term) End(ctx context.Context) { t.c.destroy(ctx, t.session) }
 
 // recordOps writes what a run was into the records. One that never started leaves none, and
 // its period as it was.
@@ -249,7 +258,7 @@ func (c *Contender) recordOps(copy int, token uint64, runs []byte, period Period
 	return ops
 }
 
-// unlock sends the transaction until it is answered, then destroys the session.
+// unlock sends the transaction until it is answered.
 func (c *Contender) unlock(ctx context.Context, ops api.TxnOps, session string, queued bool) error {
 	if queued {
 		ops = append(ops, &api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVDelete, Key: c.queueKey(session)}})
@@ -268,19 +277,21 @@ func (c *Contender) unlock(ctx context.Context, ops api.TxnOps, session string, 
 			break
 		}
 	}
-	// With the unlock carried out, the destruction arms no lock-delay for the next. Without an
-	// answer it is tried all the same: the session must not be used again, and a lock-delay
-	// from now is shorter than one from the end of its TTL.
-	dctx, done := context.WithTimeout(context.WithoutCancel(ctx), c.Poll/4)
-	defer done()
-	_, derr := c.api.Session().Destroy(session, (&api.WriteOptions{}).WithContext(dctx))
-	if derr != nil {
-		c.Log.Debug().Err(cause(derr)).Msg("cannot destroy the session; it ends by itself")
-	}
 	if no, ok := errors.AsType[*refused](err); err != nil && (!ok || isDenied(no.what)) {
 		return cause(err)
 	}
 	return nil
+}
+
+// destroy ends a session. With its unlock carried out, that arms no lock-delay for the next.
+// Without an answer to the unlock it is tried all the same: the session must not be used again,
+// and a lock-delay from now is shorter than one from the end of its TTL.
+func (c *Contender) destroy(ctx context.Context, session string) {
+	ctx, done := context.WithTimeout(context.WithoutCancel(ctx), c.Poll/4)
+	defer done()
+	if _, err := c.api.Session().Destroy(session, (&api.WriteOptions{}).WithContext(ctx)); err != nil {
+		c.Log.Debug().Err(cause(err)).Msg("cannot destroy the session; it ends by itself")
+	}
 }
 
 // releaseInfo is what another process needs to release a term of this contender.
@@ -330,6 +341,7 @@ func ReleaseTerm(ctx context.Context, info []byte, e Ended, network http.RoundTr
 	if e.Outcome != "" {
 		ops = append(ops, c.lateRecordOps(ctx, i, e)...)
 	}
+	defer c.destroy(ctx, i.Session)
 	return c.unlock(ctx, ops, i.Session, c.Copies == 0)
 }
 

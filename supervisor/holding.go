@@ -515,7 +515,7 @@ func (h *holding) stop(s Signal) {
 	h.Observer.State("stopping")
 	h.Log.Info().Msgf("stopping the command, SIGKILL in %s", h.StopTimeout)
 	if h.broken.releaseBeforeGone {
-		h.release(h.term, RunResult{})
+		h.unlock(h.term, RunResult{}, false)
 	}
 	sig := h.StopSignal
 	if s.FromTerminal {

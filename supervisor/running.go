@@ -223,7 +223,7 @@ func (h *holding) freshGuard() bool {
 		r := h.finished()
 		h.quitGuard()
 		h.used = false
-		if err = h.startGuard(); err == nil {
+		if err = h.startGuard(h.StartGuard); err == nil {
 			h.guard.ReleaseInfo(h.info, r)
 			kill := h.killAt
 			if h.broken.restartUnproven {
@@ -383,7 +383,7 @@ func (s *supervisor) afterLoss(t Term, cause error) {
 // unleased runs c under a guard of its own for at most limit. No lease is needed; a stop
 // signal kills it.
 func (s *supervisor) unleased(c Command, limit time.Duration) error {
-	if err := s.startGuard(); err != nil {
+	if err := s.startGuard(s.StartGuard); err != nil {
 		return err
 	}
 	defer s.quitGuard()

@@ -417,7 +417,8 @@ type simTerm struct {
 	c *consulsession.Contender
 }
 
-func (l simLock) Acquire(ctx context.Context, ready func([]byte) error) (Term, error) {
+func (l simLock) Acquire(ctx context.Context, ready func([]byte) error, looks func(bool)) (Term, error) {
+	l.c.Looks = looks
 	t, err := l.c.Acquire(ctx, ready)
 	if err != nil {
 		return nil, err
@@ -425,8 +426,8 @@ func (l simLock) Acquire(ctx context.Context, ready func([]byte) error) (Term, e
 	return simTerm{t, l.h, l.c}, nil
 }
 
-func (t simTerm) Release(ctx context.Context, r RunResult) error {
-	return t.Term.Release(ctx, consulsession.Ended(r))
+func (t simTerm) Unlock(ctx context.Context, r RunResult) error {
+	return t.Term.Unlock(ctx, consulsession.Ended(r))
 }
 
 func (t simTerm) Unclean() (env [][]string) {
