@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"strconv"
 
@@ -10,17 +11,33 @@ import (
 
 // consulLock makes a contender the supervisor's Lock. The two packages don't know each
 // other; what passes between them passes here.
-type consulLock struct{ c *consulsession.Contender }
-
-func (l consulLock) Acquire(ctx context.Context, ready func([]byte) error) (supervisor.Term, error) {
-	t, err := l.c.Acquire(ctx, ready)
-	if err != nil {
-		return nil, err
-	}
-	return consulTerm{t}, nil
+type consulLock struct {
+	c    *consulsession.Contender
+	kept termStore
 }
 
-type consulTerm struct{ *consulsession.Term }
+func (l consulLock) Acquire(ctx context.Context, ready func([]byte) error) (supervisor.Term, error) {
+	var info []byte
+	t, err := l.c.Acquire(ctx, func(now []byte) error {
+		l.kept.keep(now)
+		if !bytes.Equal(info, now) {
+			l.kept.drop(info)
+		}
+		info = now
+		return ready(now)
+	})
+	if err != nil {
+		l.kept.drop(info)
+		return nil, err
+	}
+	return consulTerm{t, l.kept, info}, nil
+}
+
+type consulTerm struct {
+	*consulsession.Term
+	kept termStore
+	info []byte
+}
 
 func (t consulTerm) Check(ctx context.Context) (supervisor.Order, error) {
 	o, err := t.Term.Check(ctx)
@@ -52,5 +69,9 @@ func (t consulTerm) Unclean() (env [][]string) {
 }
 
 func (t consulTerm) Release(ctx context.Context, r supervisor.RunResult) error {
-	return t.Term.Release(ctx, consulsession.Ended(r))
+	err := t.Term.Release(ctx, consulsession.Ended(r))
+	if err == nil {
+		t.kept.drop(t.info)
+	}
+	return err
 }

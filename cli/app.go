@@ -60,6 +60,7 @@ type invocation struct {
 	command        []string       // what follows "--"
 	dashes         bool           // there was a "--"
 	typed          map[string]int // see ordered
+	flags          []string       // see ordered
 	stdout, stderr io.Writer
 
 	what      string // the command's name, for messages
@@ -89,7 +90,8 @@ func (in *invocation) build() *cli.App {
 		Version: in.app.version,
 		Commands: []*cli.Command{in.runCommand(), in.verifyCommand(), in.fenceCommand(), in.statusCommand(), in.lsCommand(), in.historyCommand(), in.checkCommand(),
 			in.stepDownCommand(), in.pauseCommand(), in.resumeCommand(), in.unlockCommand(), in.resizeCommand(),
-			in.drainCommand(), in.undrainCommand(), in.doctorCommand(), in.versionCommand(), in.completionCommand(), in.completeCommand()},
+			in.drainCommand(), in.undrainCommand(), in.doctorCommand(), in.systemdCommand(), in.releaseCommand(),
+			in.versionCommand(), in.completionCommand(), in.completeCommand()},
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "version", Aliases: []string{"V"}, Usage: "print the version"},
 		},
@@ -162,7 +164,7 @@ func (in *invocation) arrange(app *cli.App, args []string) ([]string, error) {
 	case err != nil:
 		return nil, err
 	}
-	in.typed = o.typed
+	in.typed, in.flags = o.typed, o.flags
 	if o.typed["help"] > 0 {
 		return []string{c.Name, "--help"}, nil
 	}
