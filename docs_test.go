@@ -25,7 +25,7 @@ import (
 //	<!-- test: commands -->    a column of commands, each beside what it does, while web-1 has "report"
 //	<!-- test: held -->        what the block before writes while web-1 has the lock of its run
 //	<!-- test: cron -->        crontab lines: each ends with 0 and writes nothing
-//	<!-- test: unit -->        a systemd unit: systemd-analyze accepts it, and it starts
+//	<!-- test: unit -->        a systemd unit, or a command that writes one: systemd-analyze accepts it
 //	<!-- test: rules -->       ACL rules: with them a run works
 //	<!-- test: make -->        targets that exist
 //	<!-- test: demo -->        what "make demo" writes, but for the numbers
@@ -70,6 +70,7 @@ func TestDocs(t *testing.T) {
 var untested = map[string]string{
 	"README.md: UPDATE report SET body = 'new', fence = 25 WHERE id = 1 AND fence <= 25;   -- no row changed: stop": "docs/fencing.md has it as a recipe, which TestFencing runs",
 	"docs/copies.md: onlyone status shard        all copies, and who waits":                                         "the transcripts of status and history have it",
+	"docs/systemd.md: echo 'COMMAND=/usr/local/bin/billing --port 8080' >/etc/default/onlyone-billing":              "internal/booted starts the template under a real systemd",
 	"docs/metrics.md: time() - max by (name) (onlyone_last_success_timestamp_seconds)":                              "an expression for Prometheus; the alert with it is played by TestPromtool",
 	"docs/telling.md: name: backup": "what a ping sends; held by the tests of telling",
 }
@@ -130,7 +131,7 @@ func newDocRun(t *testing.T, file string) *docRun {
 	if err := os.Symlink(onlyone, filepath.Join(dir, "onlyone")); err != nil {
 		t.Fatal(err)
 	}
-	for _, program := range []string{"report", "billing", "migrate.sh"} {
+	for _, program := range []string{"report", "billing", "nightly", "migrate.sh"} {
 		if err := os.WriteFile(filepath.Join(dir, program), []byte("#!/bin/sh\n"), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -245,20 +246,33 @@ func (r *docRun) cron(b docBlock) {
 }
 
 func (r *docRun) unit(b docBlock) {
-	start := regexp.MustCompile(`(?m)^ExecStart=(.*)$`).FindStringSubmatch(b.text)
-	if start == nil {
-		r.t.Fatal("the unit has no ExecStart=")
+	units := []string{filepath.Join(r.dir, "example.service")}
+	if start := regexp.MustCompile(`(?m)^ExecStart=(.*)$`).FindStringSubmatch(b.text); start != nil {
+		r.sh(0, start[1])
+		if err := os.WriteFile(units[0], []byte(r.in.Replace(b.text)), 0o644); err != nil {
+			r.t.Fatal(err)
+		}
+	} else {
+		command, _, _ := strings.Cut(b.text, "\n")
+		r.sh(0, strings.ReplaceAll(command, "/etc/systemd/system", r.dir))
+		units, _ = filepath.Glob(filepath.Join(r.dir, "onlyone-*.*"))
+		if len(units) == 0 {
+			r.t.Fatalf("no unit was written by: %s", command)
+		}
 	}
-	r.sh(0, start[1])
 	if _, err := exec.LookPath("systemd-analyze"); err != nil {
 		r.t.Skip("systemd-analyze is missing (Debian's systemd)")
 	}
-	unit := filepath.Join(r.dir, "example.service")
-	if err := os.WriteFile(unit, []byte(r.in.Replace(b.text)), 0o644); err != nil {
-		r.t.Fatal(err)
+	out, err := exec.Command("systemd-analyze", append([]string{"verify", "--man=no"}, units...)...).CombinedOutput()
+	for _, unit := range units {
+		if strings.Contains(string(out), filepath.Base(unit)) {
+			r.t.Errorf("systemd-analyze verify: %s", out)
+		}
+		if err := os.Remove(unit); err != nil {
+			r.t.Error(err)
+		}
 	}
-	out, err := exec.Command("systemd-analyze", "verify", "--man=no", unit).CombinedOutput()
-	if err != nil || strings.Contains(string(out), "example.service") {
+	if err != nil {
 		r.t.Errorf("systemd-analyze verify: %v: %s", err, out)
 	}
 }

@@ -1,8 +1,10 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"strconv"
+	"time"
 
 	"github.com/a-seed-0bc5ead7/onlyone/consulsession"
 	"github.com/a-seed-0bc5ead7/onlyone/supervisor"
@@ -10,18 +12,59 @@ import (
 
 // consulLock makes a contender the supervisor's Lock. The two packages don't know each
 // other; what passes between them passes here.
-type consulLock struct{ c *consulsession.Contender }
-
-func (l consulLock) Acquire(ctx context.Context, ready func([]byte) error, looks func(bool)) (supervisor.Term, error) {
-	l.c.Looks = looks
-	t, err := l.c.Acquire(ctx, ready)
-	if err != nil {
-		return nil, err
-	}
-	return consulTerm{t}, nil
+type consulLock struct {
+	c       *consulsession.Contender
+	kept    termStore
+	drained func() bool // this host, at this moment
 }
 
-type consulTerm struct{ *consulsession.Term }
+// Acquire looks at the drain once more before it asks for the lock: the watch that tells the
+// supervisor of one looks only once a second, and what is stopped on this host just then
+// mustn't begin here anew. When the watch has seen the drain, ctx ends.
+func (l consulLock) Acquire(ctx context.Context, ready func([]byte) error, looks func(bool)) (supervisor.Term, error) {
+	l.c.Looks = looks
+	var info []byte
+	t, err := l.c.Acquire(ctx, func(now []byte) error {
+		if err := l.undrained(ctx); err != nil {
+			return err
+		}
+		l.kept.keep(now)
+		if !bytes.Equal(info, now) {
+			l.kept.drop(info)
+		}
+		info = now
+		return ready(now)
+	})
+	if err != nil {
+		l.kept.drop(info)
+		return nil, err
+	}
+	return consulTerm{t, l.kept, info}, nil
+}
+
+// drainPause is how often a contender that could have the lock looks whether the drain is over:
+// a tenth of what the watch needs to notice one.
+const drainPause = 100 * time.Millisecond
+
+// undrained waits while this host is drained.
+func (l consulLock) undrained(ctx context.Context) error {
+	again := time.NewTicker(drainPause)
+	defer again.Stop()
+	for l.drained() {
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+type consulTerm struct {
+	*consulsession.Term
+	kept termStore
+	info []byte
+}
 
 func (t consulTerm) Check(ctx context.Context) (supervisor.Order, error) {
 	o, err := t.Term.Check(ctx)
@@ -53,5 +96,9 @@ func (t consulTerm) Unclean() (env [][]string) {
 }
 
 func (t consulTerm) Unlock(ctx context.Context, r supervisor.RunResult) error {
-	return t.Term.Unlock(ctx, consulsession.Ended(r))
+	err := t.Term.Unlock(ctx, consulsession.Ended(r))
+	if err == nil {
+		t.kept.drop(t.info)
+	}
+	return err
 }

@@ -66,6 +66,7 @@ type invocation struct {
 	command        []string       // what follows "--"
 	dashes         bool           // there was a "--"
 	typed          map[string]int // see ordered
+	flags          []string       // see ordered
 	stdout, stderr io.Writer
 
 	what      string // the command's name, for messages
@@ -90,7 +91,7 @@ func (in *invocation) fail(err error) {
 func (in *invocation) build() *cli.App {
 	return in.buildWith(in.runCommand(), in.verifyCommand(), in.fenceCommand(), in.statusCommand(), in.lsCommand(), in.historyCommand(), in.checkCommand(),
 		in.stepDownCommand(), in.pauseCommand(), in.resumeCommand(), in.unlockCommand(), in.resizeCommand(),
-		in.drainCommand(), in.undrainCommand(), in.doctorCommand(), in.versionCommand(), in.completionCommand(), in.completeCommand())
+		in.drainCommand(), in.undrainCommand(), in.doctorCommand(), in.systemdCommand(), in.releaseCommand(), in.versionCommand(), in.completionCommand(), in.completeCommand())
 }
 
 func (in *invocation) buildWith(commands ...*cli.Command) *cli.App {
@@ -193,7 +194,7 @@ func (in *invocation) arrange(app *cli.App, args []string) ([]string, error) {
 	case err != nil:
 		return nil, err
 	}
-	in.typed = o.typed
+	in.typed, in.flags = o.typed, o.flags
 	if o.typed["help"] > 0 {
 		c.CustomHelpTemplate = commandHelp(c, false)
 		return []string{c.Name, "--help"}, nil

@@ -127,7 +127,7 @@ func manFlags(commands []*cli.Command, old string) string {
 		lists := map[string][]cli.DocGenerationFlag{}
 		for _, f := range c.Flags {
 			category := f.(cli.CategorizableFlag).GetCategory()
-			if category == forConsul && c.Name != "run" {
+			if category == forConsul && c.Name != "run" || category != forUnit && c.Name == "systemd" {
 				continue // on onlyone-run's page
 			}
 			if !slices.Contains(categories, category) {
@@ -150,7 +150,9 @@ func manFlags(commands []*cli.Command, old string) string {
 			}
 			b.WriteString(".El\n")
 		}
-		if c.Name != "run" && slices.ContainsFunc(c.Flags, func(f cli.Flag) bool { return f.(cli.CategorizableFlag).GetCategory() == forConsul }) {
+		if c.Name == "systemd" {
+			b.WriteString(".Pp\nAnd those of\n.Xr onlyone-run 1 .\n")
+		} else if c.Name != "run" && slices.ContainsFunc(c.Flags, func(f cli.Flag) bool { return f.(cli.CategorizableFlag).GetCategory() == forConsul }) {
 			b.WriteString(".Pp\nConsul is found as by\n.Xr onlyone-run 1 :\nby the flags and the\n.Ev CONSUL_*\nvariables of\n.Xr consul 1 .\n")
 		}
 	}

@@ -175,8 +175,8 @@ func (h *holding) watch() {
 
 // turn waits for the next thing that happens and takes it in; true if it was the timer.
 func (h *holding) turn(timer <-chan time.Time) (fired bool) {
-	h.Observer.Beat()
 	select {
+	case <-h.Turns:
 	case <-timer:
 		return true
 	case <-h.alarm.C():

@@ -397,6 +397,7 @@ func (s *supervisor) unleased(c Command, limit time.Duration) error {
 	defer stop()
 	for {
 		select {
+		case <-s.Turns:
 		case e, ok := <-s.guard.Events():
 			switch {
 			case !ok:

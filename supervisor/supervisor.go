@@ -135,6 +135,7 @@ type Config struct {
 	Lock       Lock
 	StartGuard func() (Guard, error)
 	Signals    <-chan Signal
+	Turns      <-chan struct{}                        // received from whenever the loop turns: who can send to it knows that it does
 	Drained    Drain                                  // at the start
 	Drains     <-chan Drain                           // its changes
 	Jitter     func(most time.Duration) time.Duration // random, in [0, most)
@@ -181,7 +182,6 @@ type Observer interface {
 	// Checked: an ownership check or a renewal was answered (nil), or proves the loss, or was not answered.
 	Checked(renewal bool, err error, took time.Duration)
 	Extended(left time.Duration) // the lease
-	Beat()                       // the loop turns
 }
 
 type nobody struct{}
@@ -193,7 +193,6 @@ func (nobody) Ended(RunResult)                    {}
 func (nobody) Lost(error)                         {}
 func (nobody) Checked(bool, error, time.Duration) {}
 func (nobody) Extended(time.Duration)             {}
-func (nobody) Beat()                              {}
 
 // brokenRules switches safety rules off, so that the simulation can show that it would
 // notice. Only tests set it.
@@ -309,6 +308,7 @@ func (s *supervisor) idle(d time.Duration) (stop Signal, stopped bool) {
 	defer timer.Stop()
 	for d > 0 {
 		select {
+		case <-s.Turns:
 		case <-timer.C:
 			return Signal{}, false
 		case sig := <-s.Signals:
@@ -437,6 +437,7 @@ func (s *supervisor) contend(ctx context.Context) Outcome {
 		for again := false; !again; {
 			var because error
 			select {
+			case <-s.Turns:
 			case r := <-results:
 				a.cancel(nil)
 				if r.err == nil && (end == nil || errors.Is(end, ErrWaitOver)) {
@@ -555,6 +556,7 @@ func (s *supervisor) awaitEvent(kind EventKind, until Instant) (Event, error) {
 	defer timer.Stop()
 	for {
 		select {
+		case <-s.Turns:
 		case e, ok := <-s.guard.Events():
 			if !ok {
 				return e, fmt.Errorf("%w: it ended", errGuard)
@@ -644,6 +646,7 @@ func (s *supervisor) unlock(t Term, r RunResult, last bool) {
 		// it to both); one more means: don't wait for Consul.
 		for {
 			select {
+			case <-s.Turns:
 			case sig := <-s.Signals:
 				if s.stopped && endsContender(sig.Signal) {
 					cancel()
