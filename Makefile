@@ -1,5 +1,5 @@
-# What there is to do with this tree; `make` lists it. No target needs a terminal, root
-# or an input, and all but install leave the machine as it was.
+# What there is to do with this tree; `make` lists it. No target needs a terminal or an
+# input, only hosts needs root, and all but install leave the machine as it was.
 
 GO      ?= go
 PREFIX  ?= /usr/local
@@ -39,6 +39,10 @@ help:
 		'make teeth      switch each safety rule off: the simulation must notice' \
 		'make fuzz       each fuzz test for FUZZ=10s' \
 		'make bench      measure onlyone beside `consul lock`' \
+		'make hosts      real faults on seven hosts in network namespaces (root, Linux): at random' \
+		'                for FOR=3m with SEED=..., or SCRIPT=all; CONSUL=1.8, PROGRAM=onlyone,...' \
+		'make hosts-long the same for FOR=2h in pieces, on both Consuls; then docs/results.md' \
+		'make hosts-report  docs/results.md and its pictures from the logs in docs/results' \
 		'make lint       gofmt, go vet, staticcheck, govulncheck' \
 		'make cross      vet and build for every system: $(TARGETS)' \
 		'make dist       a release into DIST=dist: archives, deb, rpm, SBOM, SHA256SUMS' \
@@ -94,6 +98,27 @@ fuzz:
 .PHONY: bench
 bench:
 	@scripts/bench
+
+# What the rig makes is in namespaces of its own and ends with it. Where it can't be had, it
+# says "skipped: ...". LOG=docs/results/hosts-NAME.jsonl keeps what it measured.
+HOSTS = $(GO) run ./internal/hosts $(if $(SEED),-seed $(SEED)) $(if $(FOR),-for $(FOR)) $(if $(CONSUL),-consul $(CONSUL)) \
+	$(if $(PROGRAM),-program '$(PROGRAM)') $(if $(SCRIPT),-script '$(SCRIPT)') $(if $(LOG),-log '$(LOG)')
+
+.PHONY: hosts
+hosts:
+	@$(HOSTS)
+
+comma := ,
+.PHONY: hosts-long
+hosts-long: FOR := $(or $(FOR),2h)
+hosts-long: PROGRAM := $(or $(PROGRAM),onlyone$(comma)consul-lock)
+hosts-long: LOG := $(or $(LOG),docs/results/hosts-random.jsonl)
+hosts-long:
+	@status=0; $(HOSTS) -pieces 10m || status=$$?; $(MAKE) --no-print-directory hosts-report; exit $$status
+
+.PHONY: hosts-report
+hosts-report:
+	@$(GO) run ./internal/hosts report
 
 # A tool that can't be had here, or a vulnerability database that can't be reached, is a
 # line that begins with "skipped:", not a failure.

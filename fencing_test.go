@@ -19,11 +19,11 @@ import (
 	"github.com/a-seed-0bc5ead7/onlyone/internal/consultest"
 )
 
-// A page is the blocks of docs/fencing.md by their names: a block begins with ```sh NAME.
+// A page is the blocks of a page of docs by their names: a block begins with ```sh NAME.
 type page map[string]string
 
-func fencingPage(t *testing.T) page {
-	text, err := os.ReadFile("docs/fencing.md")
+func readPage(t *testing.T, file string) page {
+	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +32,7 @@ func fencingPage(t *testing.T) page {
 		p[m[2]] = m[3]
 	}
 	if n := strings.Count(string(text), "\n```"); n != 2*len(p) {
-		t.Fatalf("docs/fencing.md has %d lines with ```, but %d blocks with names", n, len(p))
+		t.Fatalf("%s has %d lines with ```, but %d blocks with names", file, n, len(p))
 	}
 	return p
 }
@@ -56,7 +56,7 @@ func newRecipe(t *testing.T, replace ...string) *recipe {
 			t.Errorf("%v: %s", err, out)
 		}
 	})
-	return &recipe{t: t, page: fencingPage(t), dir: dir,
+	return &recipe{t: t, page: readPage(t, "docs/fencing.md"), dir: dir,
 		env: append(os.Environ(), "CONSUL_HTTP_ADDR="+s.Addr, "ONLYONE_PREFIX="+prefix, "PATH="+dir+":"+filepath.Dir(onlyone)+":"+os.Getenv("PATH")),
 		in:  strings.NewReplacer(append(replace, "/srv/reports", dir, "/usr/local/bin", dir)...)}
 }
@@ -74,7 +74,7 @@ func (r *recipe) block(name string) string {
 	r.t.Helper()
 	text, ok := r.page[name]
 	if !ok {
-		r.t.Fatalf("docs/fencing.md has no block %s", name)
+		r.t.Fatalf("the page has no block %s", name)
 	}
 	return r.in.Replace(text)
 }

@@ -245,7 +245,7 @@ func nothingLeft(t testing.TB, s *consultest.Server, name, mark, tmp string, lim
 		}
 		for _, key := range s.Keys(t, "onlyone/"+name+"/") {
 			switch strings.TrimPrefix(key, "onlyone/"+name+"/") {
-			case ".runs", ".holder", ".period":
+			case ".runs", ".holder", ".period", ".lock-bell":
 			case ".lock":
 				if kv := s.Key(t, key); kv != nil && kv.Session != "" {
 					left = append(left, "lock held by session "+kv.Session)

@@ -169,7 +169,7 @@ func (r *runner) run(ctx context.Context) error {
 		Restart: supervisor.Restart{Policy: policies[r.o.Restart], Delay: r.o.RestartDelay, Most: r.o.MaxRestarts},
 		Hooks: supervisor.Hooks{Fence: hook(r.o.FenceCmd, env), OnAcquire: hook(r.o.OnAcquire, env), OnRelease: hook(r.o.OnRelease, env),
 			OnLoss: hook(r.o.OnLoss, env), Timeout: r.o.HookTimeout},
-		Clock: clock, Lock: consulLock{contender, termStore{systemd.TermDir(), r.o.Log}},
+		Clock: clock, Lock: consulLock{contender, termStore{systemd.TermDir(), r.o.Log}, r.drained},
 		StartGuard: func() (supervisor.Guard, error) {
 			return supervisor.StartGuard(supervisor.GuardOptions{KillAfter: r.o.KillAfter, StopSignal: r.o.Signal, PIDNamespace: r.o.PIDNamespace})
 		},
@@ -203,6 +203,12 @@ func (r *runner) drains(ctx context.Context) (now supervisor.Drain, changes <-ch
 		})
 	}()
 	return asDrain(state), c, func() { cancel(); <-gone }
+}
+
+// drained reports whether this host is drained at this moment.
+func (r *runner) drained() bool {
+	state, _ := drain.Read(drain.Dirs(r.o.RuntimeDir), r.o.Now())
+	return state.On
 }
 
 func asDrain(s drain.State) supervisor.Drain {

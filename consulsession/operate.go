@@ -335,7 +335,7 @@ const chunk = 60
 // One key is the gate that each acquire checks, and what each holder's check reads.
 func (o *Operator) Pause(ctx context.Context, name string, until time.Time, reason string) (Order, Lock, error) {
 	order := o.order(reason)
-	order.Until = stamp(until.Truncate(time.Second))
+	order.Until = stamp(until.Add(time.Second - 1).Truncate(time.Second)) // never sooner than was asked for
 	t := Target{name, -1}
 	if _, err := o.write(ctx, t, api.TxnOps{{KV: &api.KVTxnOp{Verb: api.KVSet, Key: o.dir(t) + ".paused", Value: encode(order)}}}); err != nil {
 		return order, Lock{}, err

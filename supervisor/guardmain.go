@@ -90,7 +90,7 @@ func newGuardLoop(in, out int, free func(context.Context, []byte, RunResult) err
 		stopSig: make(chan struct{}, 1), free: free}
 	l.procs = &procTree{}
 	l.tree, l.send = l.procs, l.sendEvent
-	l.procs.beforeEnd = l.hear
+	l.procs.beforeEnd = l.ended
 	l.read() // the setup was most likely sent already: the shim comes up beside the rest of us
 	l.watchSignals()
 	l.sendEvent(Event{Kind: GuardReady})
@@ -306,17 +306,29 @@ func (l *guardLoop) hear() {
 	word, errno := l.procs.hear()
 	switch {
 	case word == wordNone:
-	case word == wordStill && (l.phase == guardIdle || l.phase == guardRunning):
-		if err := l.procs.again(); err != nil && l.phase == guardRunning {
-			l.startFailed(err) // what was killed at birth is reaped; TreeGone follows
-		}
-	case word == wordStill: // it is to be killed anyway
-		l.procs.forget()
+	case word == wordSilent && l.phase == guardIdle:
+		_ = l.procs.again() // start tries again
+	case word == wordSilent: // how it ended says what is to be done: ended
 	case l.phase == guardIdle: // somebody has killed it; start forks another one
 	case word == wordFailed:
 		l.startFailed(errno) // the shim ends now; TreeGone follows
 	default:
 		l.sendEvent(Event{Kind: Started, Pid: l.procs.pid})
+	}
+}
+
+// ended: the command, or the shim that was to become it, has ended so. Killed at birth it is
+// forked anew, unless the command is to be stopped by now. Every other signal was meant for the
+// command.
+func (l *guardLoop) ended(status syscall.WaitStatus) {
+	l.hear()
+	if l.procs.launch == nil {
+		return
+	}
+	if !l.procs.launch.silent || l.phase != guardRunning || !status.Signaled() || status.Signal() != unix.SIGKILL {
+		l.procs.forget()
+	} else if err := l.procs.again(); err != nil {
+		l.startFailed(err) // TreeGone follows
 	}
 }
 
@@ -351,7 +363,8 @@ type procTree struct {
 	launch    *launch // nil when the command runs
 	command   []byte  // the frame of the command that was started
 	pid       int     // of the command; 0 before and after its life
-	beforeEnd func()  // the command has ended: what the shim had to say comes first
+	// beforeEnd: the command has ended. What its shim had to say comes first.
+	beforeEnd func(syscall.WaitStatus)
 	passes    int
 
 	writing    atomic.Bool // cgroup.kill is being written
@@ -363,7 +376,7 @@ type procTree struct {
 func (t *procTree) Start(c Command) (int, error) {
 	t.command = commandFrame(c)
 	switch word, _ := t.hear(); {
-	case word == wordStill && t.again() == nil:
+	case word == wordSilent && t.again() == nil:
 		return t.pid, nil
 	case word != wordNone:
 		t.forget()
@@ -384,7 +397,10 @@ func (t *procTree) waitsFor() []unix.PollFd {
 		return nil
 	}
 	fds := []unix.PollFd{{Fd: int32(t.launch.words), Events: unix.POLLIN}}
-	if len(t.launch.pending) > 0 {
+	switch {
+	case t.launch.silent:
+		return nil // SIGCHLD follows
+	case len(t.launch.pending) > 0:
 		fds = append(fds, unix.PollFd{Fd: int32(t.launch.order), Events: unix.POLLOUT})
 	}
 	return fds
@@ -423,7 +439,7 @@ func (t *procTree) Reap() (*syscall.WaitStatus, bool) {
 	var status *syscall.WaitStatus
 	empty := t.reapPass(func(pid int, s syscall.WaitStatus) {
 		if pid == t.pid {
-			t.beforeEnd()
+			t.beforeEnd(s)
 		}
 		if pid == t.pid { // and not one that was killed at birth
 			status, t.pid = &s, 0

@@ -27,6 +27,7 @@ type launch struct {
 	pid     int
 	born    bool   // in the cgroup
 	alive   bool   // it has said so
+	silent  bool   // it has ended without saying so
 	words   int    // a descriptor: shimAlive, then the errno of an exec that failed; a successful exec closes it
 	order   int    // another: the frame of the command goes there
 	pending []byte // of that frame
@@ -136,13 +137,17 @@ const (
 	wordNone     word = iota // nothing new
 	wordExecuted             // it is the command now, or has ended before that
 	wordFailed               // it couldn't execute the command: errno
-	wordStill                // it was killed at birth, and has executed nothing
+	wordSilent               // it has ended without a word, perhaps at birth, and has executed nothing
 )
 
-// hear reads what the shim has said, and goes on with its order. After wordStill it is for the
-// caller to call again or forget; after the other words there is no launch any more.
+// hear reads what the shim has said, and goes on with its order. After wordSilent, which is said
+// each time, it is for the caller to call again or forget; after the other words there is no
+// launch any more.
 func (t *procTree) hear() (word, syscall.Errno) {
 	for l := t.launch; l != nil; {
+		if l.silent {
+			return wordSilent, 0
+		}
 		l.push()
 		buf := make([]byte, 5)
 		n, err := unix.Read(l.words, buf)
@@ -160,7 +165,8 @@ func (t *procTree) hear() (word, syscall.Errno) {
 			}
 		}
 		if !l.alive && l.born {
-			return wordStill, 0
+			l.silent = true
+			continue
 		}
 		t.forget()
 		if len(said) == 4 {

@@ -33,7 +33,7 @@ func TestShimsWords(t *testing.T) {
 		{name: "executed", born: true, said: [][]byte{{shimAlive}}, want: wordExecuted},
 		{name: "failed", born: true, said: [][]byte{{shimAlive}, errno}, want: wordFailed},
 		{name: "failed, in one piece", born: true, said: [][]byte{append([]byte{shimAlive}, errno...)}, want: wordFailed},
-		{name: "killed at birth", born: true, want: wordStill},
+		{name: "killed at birth", born: true, want: wordSilent},
 		{name: "killed, but not for its birth", want: wordExecuted},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -64,8 +64,37 @@ func TestShimsWords(t *testing.T) {
 			if gone := p.launch == nil; gone != (got == wordExecuted || got == wordFailed) {
 				t.Errorf("the launch is forgotten: %v", gone)
 			}
+			if again, _ := p.hear(); got == wordSilent && again != wordSilent {
+				t.Error("its silence is forgotten")
+			}
 			p.forget()
 		})
+	}
+}
+
+// TestSignalBeforeAShimIsAlive: only SIGKILL is a death at birth. A signal that was meant for the
+// command (a terminal's ^C) ends it, and so does a kill when it is to be stopped.
+func TestSignalBeforeAShimIsAlive(t *testing.T) {
+	for _, c := range []struct {
+		sig   syscall.Signal
+		phase guardPhase
+	}{{unix.SIGINT, guardRunning}, {unix.SIGTERM, guardStopping}, {unix.SIGKILL, guardStopping}, {unix.SIGKILL, guardKilling}} {
+		words, err := newPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		unix.Close(words[1])
+		order, err := newPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		unix.Close(order[0])
+		l := &guardLoop{procs: &procTree{launch: &launch{born: true, words: words[0], order: order[1]}, pid: 1}}
+		l.phase, l.send = c.phase, func(e Event) { t.Errorf("%s in phase %d: event %+v", c.sig, c.phase, e) }
+		l.ended(syscall.WaitStatus(c.sig))
+		if l.procs.launch != nil {
+			t.Errorf("%s in phase %d: it is forked anew", c.sig, c.phase)
+		}
 	}
 }
 

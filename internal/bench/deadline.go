@@ -191,6 +191,8 @@ func event(g supervisor.Guard, kind supervisor.EventKind) (supervisor.Event, err
 				return e, errors.New("the guard ended")
 			case e.Kind == supervisor.StartFailed && e.Errno == syscall.ETIMEDOUT:
 				return e, errSlowStart
+			case e.Kind == supervisor.TreeGone && kind == supervisor.Started:
+				return e, errSlowStart // killed before it was executed
 			case e.Kind == supervisor.StartFailed:
 				return e, fmt.Errorf("cannot start the child: %s", e.Detail)
 			case e.Kind == kind:
