@@ -53,6 +53,7 @@ help:
 		'make test-packages install, use, upgrade and purge the deb in a fresh Debian' \
 		'make test-systemd  boot hosts with a real systemd and cron, and run units on them' \
 		'make install    install to $$(DESTDIR)$$(PREFIX)/bin (PREFIX=/usr/local)' \
+		'make uninstall  remove from there what install puts there' \
 		'make clean      remove what was built here'
 
 .PHONY: build
@@ -62,6 +63,10 @@ build:
 .PHONY: install
 install: build
 	scripts/lib/stage onlyone '$(DESTDIR)$(PREFIX)'
+
+.PHONY: uninstall
+uninstall:
+	scripts/lib/stage --remove '$(DESTDIR)$(PREFIX)'
 
 .PHONY: demo
 demo:

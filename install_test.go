@@ -58,6 +58,14 @@ func TestInstall(t *testing.T) {
 	if all := filesBelow(t, dest); len(all) != len(want) {
 		t.Errorf("installed elsewhere than in PREFIX: %q", all)
 	}
+	defer func() {
+		if out, err := run(tree, "make", "uninstall", "DESTDIR="+dest, "PREFIX=/opt/onlyone"); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+		if left := filesBelow(t, dest); len(left) > 0 {
+			t.Errorf("left behind: %q", left)
+		}
+	}()
 	version, err := exec.Command(filepath.Join(dest, "opt/onlyone/bin/onlyone"), "version").Output()
 	if err != nil || !strings.HasPrefix(string(version), "onlyone 1.2.3 (") {
 		t.Errorf("version: %q, %v", version, err)

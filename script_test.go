@@ -42,6 +42,10 @@ import (
 func TestScript(t *testing.T) {
 	t.Parallel()
 	shared := shared(t, consultest.Version())
+	source, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
 	testscript.Run(t, testscript.Params{
 		Dir: filepath.Join("testdata", "script"),
 		Setup: func(env *testscript.Env) error {
@@ -60,6 +64,7 @@ func TestScript(t *testing.T) {
 			env.Setenv("TMPDIR", tmp)
 			env.Setenv("CONSUL_HTTP_ADDR", shared.Addr)
 			env.Setenv("PATH", filepath.Dir(onlyone)+":"+filepath.Dir(shared.Binary)+":"+os.Getenv("PATH"))
+			env.Setenv("SOURCE", source)
 			mark, value, _ := strings.Cut(consultest.Mark(tb.Name()), "=")
 			env.Setenv(mark, value)
 			return nil

@@ -320,6 +320,12 @@ func (j *job) run(flags string, command ...string) *proc {
 // start starts any program, with this job's server.
 func (j *job) start(args ...string) *proc {
 	j.t.Helper()
+	return j.startWith(func(*exec.Cmd) {}, args...)
+}
+
+// startWith lets edit change what is about to be started.
+func (j *job) startWith(edit func(*exec.Cmd), args ...string) *proc {
+	j.t.Helper()
 	n := len(j.procs)
 	p := &proc{j: j, mark: fmt.Sprintf("%s/%d", j.t.Name(), n), log: filepath.Join(j.dir, fmt.Sprintf("log%d", n)), done: make(chan struct{})}
 	// A file and not a pipe: waiting for the process isn't waiting for its descendants.
@@ -332,6 +338,7 @@ func (j *job) start(args ...string) *proc {
 	p.cmd.Stdout, p.cmd.Stderr, p.cmd.Dir = log, log, j.dir
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // if the test is killed
 	p.cmd.Env = append(os.Environ(), "CONSUL_HTTP_ADDR="+j.s.Addr, "TMPDIR="+j.tmp, consultest.Mark(p.mark))
+	edit(p.cmd)
 	if err := p.cmd.Start(); err != nil {
 		j.t.Fatal(err)
 	}

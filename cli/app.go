@@ -272,6 +272,9 @@ func checkVariables(flags []cli.Flag) error {
 // library would take an empty one for a value.
 func variable(flag string) []string {
 	name := "ONLYONE_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+	if name == "ONLYONE_COPIES" && os.Getenv("ONLYONE_COPY") != "" {
+		return nil // that is what the run around us has told its command
+	}
 	if os.Getenv(name) == "" {
 		return nil
 	}
@@ -282,6 +285,11 @@ func (in *invocation) versionCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "version",
 		Usage: "print the version",
+		Description: `onlyone version [--json]
+
+  onlyone version
+  onlyone version --json | jq -r .version
+`,
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "json", Usage: "as JSON", EnvVars: variable("json")},
 		},

@@ -488,7 +488,8 @@ func TestHelp(t *testing.T) {
 		t.Errorf("version --help: exit %d, %q", r.code, r.stdout)
 	}
 
-	fits := func(name, text string, lines int) {
+	// Examples come first, and all fits 80 columns and a screen.
+	fits := func(name, text, example string, lines int) {
 		for line := range strings.Lines(text) {
 			if n := len(strings.TrimSuffix(line, "\n")); n > 80 {
 				t.Errorf("%s: %d columns: %s", name, n, line)
@@ -497,15 +498,39 @@ func TestHelp(t *testing.T) {
 		if n := strings.Count(text, "\n"); n > lines {
 			t.Errorf("%s has %d lines, want at most %d", name, n, lines)
 		}
-		if example := strings.Index(text, "  onlyone run "); example < 0 || strings.Count(text[:example], "\n") > 3 {
+		if at := strings.Index(text, "\n  "+example); at < 0 || strings.Count(text[:at], "\n") > 2 {
 			t.Errorf("%s doesn't lead with examples", name)
 		}
 	}
-	fits("onlyone --help", appHelp, 40)
-	fits("onlyone run --help", help, 48)
-	fits("onlyone fence --help", onlyone(t, "fence", "--help").stdout, 24)
-	fits("onlyone verify --help", onlyone(t, "verify", "--help").stdout, 30)
+	fits("onlyone --help", appHelp, "onlyone run ", 40)
+	fits("onlyone run --help-all", onlyone(t, "run", "--help-all").stdout, "onlyone run ", 100)
 	in := &invocation{app: New("", nil)}
+	for _, c := range in.build().Commands {
+		if c.Hidden {
+			continue
+		}
+		r := onlyone(t, "help", c.Name)
+		if r.code != 0 || r.stderr != "" || r.stdout != onlyone(t, c.Name, "--help").stdout {
+			t.Errorf("help %s: exit %d, %q", c.Name, r.code, r.stderr)
+		}
+		example := "onlyone " + c.Name
+		if c.Name == "verify" || c.Name == "fence" {
+			example = "onlyone run " // inside of which they are
+		}
+		if c.Name == "release" {
+			example = "ExecStopPost="
+		}
+		if c.Name == "completion" {
+			example = "source <(onlyone completion"
+		}
+		fits("onlyone help "+c.Name, r.stdout, example, 48)
+		if strings.Contains(r.stdout, "\n\n\n") {
+			t.Errorf("help %s has two blank lines", c.Name)
+		}
+	}
+	onlyone(t, "help", "staus").refused(t, "did you mean: onlyone status?")
+	onlyone(t, "pauze", "x").refused(t, "did you mean: onlyone pause?")
+	onlyone(t, "step-down", "--reson", "x", "y").refused(t, "did you mean --reason?")
 	for _, f := range in.build().Command("run").Flags {
 		for _, name := range f.Names() {
 			if !strings.Contains(help, dashed(name)) {
@@ -531,6 +556,22 @@ func TestVariables(t *testing.T) {
 		if consul := f.(cli.CategorizableFlag).GetCategory() == forConsul; has == consul {
 			t.Errorf("--%s: has %s: %v", name, variable, has)
 		}
+	}
+}
+
+// TestCopiesOfAnOuterRun: the command of a copy finds ONLYONE_COPIES in its environment; a run
+// of another lock in it has no copies by that.
+func TestCopiesOfAnOuterRun(t *testing.T) {
+	t.Setenv("ONLYONE_COPIES", "3")
+	if got := onlyone(t, "run", "a", "--", "x").only(t).Copies; got != 3 {
+		t.Errorf("%d copies by the variable, want 3", got)
+	}
+	t.Setenv("ONLYONE_COPY", "0")
+	if got := onlyone(t, "run", "a", "--", "x").only(t).Copies; got != 0 {
+		t.Errorf("%d copies in a copy of another lock, want none", got)
+	}
+	if got := onlyone(t, "run", "--copies", "2", "a", "--", "x").only(t).Copies; got != 2 {
+		t.Errorf("%d copies, want 2", got)
 	}
 }
 

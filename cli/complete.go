@@ -38,6 +38,13 @@ func (in *invocation) completionCommand() *cli.Command {
 		Name:      "completion",
 		Usage:     "print a shell's completion script",
 		ArgsUsage: "bash|zsh|fish",
+		Description: `onlyone completion bash|zsh|fish
+
+  source <(onlyone completion bash)      in ~/.bashrc; the same for zsh
+  onlyone completion fish | source       in config.fish
+
+Completes commands, flags, their values, and names of locks from Consul.
+`,
 		Action: func(c *cli.Context) error {
 			if in.dashes || c.NArg() != 1 {
 				return usageError("try: onlyone completion bash", "want one shell: bash, zsh or fish")

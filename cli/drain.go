@@ -30,6 +30,8 @@ file on this host, so it works while Consul is away: as root for everybody, in
 
 const undrainHelp = `onlyone undrain
 
+  onlyone undrain
+
 This host may run commands again: it undoes "onlyone drain" of the same user.
 `
 
@@ -47,7 +49,7 @@ func (in *invocation) drainCommand() *cli.Command {
 		Usage:       "stop what runs on this host, begin nothing more",
 		Description: drainHelp,
 		Flags: []cli.Flag{
-			&cli.GenericFlag{Name: "for", Category: forHost, Value: duration, Usage: "it ends after `DUR` (default: until undrain or a reboot)"},
+			&cli.GenericFlag{Name: "for", Category: forHost, Value: duration, Usage: "it ends after `DUR` (default: undrain, a reboot)"},
 			&cli.BoolFlag{Name: "finish", Category: forHost, Usage: "let what runs come to its end, don't stop it"},
 			&cli.StringFlag{Name: "reason", Category: forHost, Usage: "`TEXT` for whoever wonders why nothing starts"},
 			runtimeDirFlag(),

@@ -65,7 +65,10 @@ func commandHelp(c *cli.Command, all bool) string {
 	case c.Name == "run":
 		b.WriteString(runHelp)
 	case c.Description != "":
-		b.WriteString(c.Description + "\n")
+		b.WriteString(c.Description)
+		if len(c.Flags) == 0 || c.Flags[0].(cli.CategorizableFlag).GetCategory() == "" {
+			b.WriteString("\n") // a category brings its own
+		}
 	default:
 		fmt.Fprintf(&b, "onlyone %s [flags]: %s\n\n", c.Name, c.Usage)
 	}

@@ -25,8 +25,11 @@ func (in *invocation) historyCommand() *cli.Command {
 		ArgsUsage: "NAME",
 		Description: `onlyone history [flags] NAME
 
-The last 20 runs (of each copy), the newest first. With --json one object a
-line. Times are those of the hosts that ran it. Exit code 1 if there are none.
+  onlyone history backup                      the last 20 runs, the newest first
+  onlyone history --json backup | head -n 1   the last one, as JSON
+
+With --json one object a line. With copies: the last 20 of each.
+Times are those of the hosts that ran it. Exit code 1 if there are none.
 `,
 	}, func(op *operation) error {
 		name, err := op.name()

@@ -138,6 +138,9 @@ func (in *invocation) resumeCommand() *cli.Command {
 		ArgsUsage: "NAME",
 		Description: `onlyone resume [flags] NAME
 
+  onlyone resume backup
+
+Ends a pause, whoever has asked for it: contenders that wait go on at once.
 Exit code 0 also if it wasn't paused.
 `,
 	}, func(op *operation) error {

@@ -26,6 +26,13 @@ func (in *invocation) releaseCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "release",
 		Usage: "for ExecStopPost= of a unit: release the lock of a run that was killed",
+		Description: `onlyone release
+
+  ExecStopPost=/usr/local/bin/onlyone release     in a unit, nowhere else
+
+If onlyone was killed before it could release its lock: sees to it that nothing
+of the service is alive, then releases. Else it does nothing.
+`,
 		Action: func(c *cli.Context) error {
 			if c.Args().Present() || in.dashes {
 				return usageError("in a unit: ExecStopPost=/usr/local/bin/onlyone release", "nothing may follow")

@@ -31,6 +31,8 @@ func (in *invocation) resizeCommand() *cli.Command {
 		ArgsUsage: "NAME",
 		Description: `onlyone resize --copies N [flags] NAME
 
+  onlyone resize --copies 5 worker       five may run at once from now on
+
 Holders of copies that there are no more are asked to step down; new ones can be
 had at once. Contenders that were started with another --copies end with 78 when
 they look next: give all of them the new number. See docs/copies.md.

@@ -138,8 +138,8 @@ func (in *invocation) runCommand() *cli.Command {
 			copiesFlag(copies),
 			flag(forWaiting, "splay", "", splay, "contend up to `DUR` later, by host and period"),
 			flag(forWaiting, "start-deadline", "", startDeadline, "don't start `DUR` after the period's beginning"),
-			runtimeDirFlag(),
 			flag(forWaiting, "prefix", "", prefix, "keep the lock's keys below `PATH` (onlyone)"),
+			runtimeDirFlag(),
 		}, once, []cli.Flag{
 
 			flag(forLease, "lease", "", lease, "believe the lock for `DUR` after a check (20s)"),
@@ -157,11 +157,11 @@ func (in *invocation) runCommand() *cli.Command {
 			flag(forCommand, "restart", "", restart, "start CMD again `WHEN`: on-failure, always (no)"),
 			flag(forCommand, "restart-delay", "", restartDelay, "after `DUR`, doubled up to 1m (1s)"),
 			flag(forCommand, "max-restarts", "", maxRestarts, "`N` times, then the lock goes to the next host"),
-			flag(forCommand, "on-lost", "", onLost, "if the lock was lost: exit, or wait for it: `HOW` (exit)"),
+			flag(forCommand, "on-lost", "", onLost, "if the lock was lost: `HOW`, exit or wait (exit)"),
 			boolean(forCommand, "drop-consul-token", "", "don't show CMD Consul's token"),
 			boolean(forCommand, "pid-namespace", "", "run CMD in a PID namespace of its own (as root)"),
 
-			text(forHooks, "fence-cmd", "`CMD` must end with 0 if the last holder did not release"),
+			text(forHooks, "fence-cmd", "`CMD` must end with 0 if the last holder died"),
 			text(forHooks, "on-acquire", "`CMD` before the command"),
 			text(forHooks, "on-release", "`CMD` after it, before the release"),
 			text(forHooks, "on-loss", "`CMD` when the lock was lost and the command is dead"),

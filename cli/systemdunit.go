@@ -29,8 +29,8 @@ const forUnit = "Unit"
 const systemdHelp = `onlyone systemd [NAME] [flags of run] -- CMD [ARG...]
 
   onlyone systemd billing -- /usr/local/bin/billing >unit.service
-  onlyone systemd --directory /etc/systemd/system billing -- /usr/local/bin/billing
-  onlyone systemd nightly --on-calendar 'Mon..Fri 03:00' -- /usr/local/bin/report
+  onlyone systemd --directory /etc/systemd/system billing -- /opt/billing
+  onlyone systemd --on-calendar 'Mon..Fri 03:00' nightly -- /opt/report
 
 prints a finished unit, with the reason of each line: a service that runs CMD on
 one host while the others stand by, or a timer. The flags of onlyone run become

@@ -28,6 +28,8 @@ func (in *invocation) unlockCommand() *cli.Command {
 		ArgsUsage: "NAME",
 		Description: `onlyone unlock --force [flags] NAME
 
+  onlyone unlock --force backup          if its host is cut off, say
+
 Ends the holder's session in Consul. The lock key isn't touched, so that the
 lock-delay still keeps others off until the holder's command is dead: it notices
 within a poll (2s) and stops it. Try onlyone step-down first. Of copies: NAME/2.

@@ -61,7 +61,9 @@ func fromTerminal(s syscall.Signal) bool {
 	return false
 }
 
-// Foreground reports whether this process is in its terminal's foreground group.
+// Foreground reports whether this process is in its terminal's foreground group. In a PID
+// namespace that group may be one of outside, and so may ours: both are 0 then. The command
+// can't join a group that has no number here, so it isn't in the foreground.
 func Foreground() bool {
 	tty, err := os.Open("/dev/tty")
 	if err != nil {
@@ -69,5 +71,5 @@ func Foreground() bool {
 	}
 	defer tty.Close()
 	group, err := unix.IoctlGetInt(int(tty.Fd()), unix.TIOCGPGRP)
-	return err == nil && group == unix.Getpgrp()
+	return err == nil && group != 0 && group == unix.Getpgrp()
 }
