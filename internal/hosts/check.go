@@ -49,7 +49,7 @@ type term struct {
 type verdict struct {
 	Overlap      time.Duration // the longest time with two commands at once
 	OverlapAll   time.Duration // likewise, helpers count as well
-	TokenOverlap time.Duration // OverlapAll that only a token covers
+	TokenOverlap time.Duration // the longest time in which two could write that only a token covers: stopped ones can't
 	TakeOver     time.Duration // the longest time from a fault that moved the job to the next command; 0: none did, -1: never
 	Still        bool          // two commands lived when the record ended: the overlap would have gone on
 	StillAll     bool          // likewise, helpers count as well
@@ -111,7 +111,7 @@ func (v *verdict) overlaps(all []term, strikes []strike, now time.Duration) {
 			v.Still = v.Still || min(a.To, b.To) >= now-maxGap
 			v.StillAll = v.StillAll || min(a.All, b.All) >= now-maxGap
 			if covered(strikes, b.From) {
-				v.TokenOverlap = max(v.TokenOverlap, both)
+				v.TokenOverlap = max(v.TokenOverlap, awake(a, b))
 				continue
 			}
 			for _, p := range a.procs {
@@ -125,6 +125,22 @@ func (v *verdict) overlaps(all []term, strikes []strike, now time.Duration) {
 		}
 	}
 	v.Survivors = len(survivors)
+}
+
+// awake is how long processes of both terms were not only alive, but ran.
+func awake(a, b term) (longest time.Duration) {
+	for _, p := range a.procs {
+		for _, q := range b.procs {
+			var both time.Duration
+			for _, s := range p.Spans {
+				for _, t := range q.Spans {
+					both += max(0, min(s.To, t.To)-max(s.From, t.From))
+				}
+			}
+			longest = max(longest, both)
+		}
+	}
+	return longest
 }
 
 // covered says whether only a token covers an overlap that began at this time.

@@ -92,6 +92,20 @@ func TestJudge(t *testing.T) {
 			want: verdict{Tokens: true, Moves: 1, TakeOver: 500 * time.Millisecond, TokenOverlap: 1500 * time.Millisecond},
 		},
 		{
+			name: "a host that was frozen whole, and wrote once more",
+			terms: []term{
+				func() term {
+					a := lived("h1", 5, 0, 80.04, 80.01)
+					a.procs[0].Spans = []span{{0, seconds(20)}, {seconds(80), seconds(80.04)}}
+					a.procs[1].Spans = []span{{0, seconds(20)}, {seconds(80), seconds(80.01)}}
+					return a
+				}(),
+				onAtTheEnd(lived("h2", 9, 59, 100, 100)),
+			},
+			strikes: []strike{strikeOf(kindToken, 20, 80)}, now: 100,
+			want: verdict{Tokens: true, Moves: 1, TakeOver: 39 * time.Second, TokenOverlap: 40 * time.Millisecond},
+		},
+		{
 			name:    "two at once long after such a fault",
 			terms:   []term{lived("h1", 5, 0, 42, 42), onAtTheEnd(lived("h2", 9, 40, 100, 100))},
 			strikes: []strike{strikeOf(kindToken, 20, 20)}, now: 100,

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -102,15 +103,16 @@ func (l *lab) results(contests []*contest, strikes []strike) ([]*result, error) 
 	}
 	wg.Wait()
 	for _, r := range all {
-		r.alarms()
+		r.alarms(strikes)
 	}
 	return all, nil
 }
 
-// alarms: onlyone says with 80 that its command isn't known to be dead. None of the faults
-// makes a command that can't be killed.
-func (r *result) alarms() {
-	if r.contest.name != "onlyone" {
+// alarms: onlyone says with 80 that its command isn't known to have been dead in time. That
+// is true on a host that was frozen whole, and only there.
+func (r *result) alarms(strikes []strike) {
+	frozen := func(s strike) bool { return s.Fault == "host-freeze" }
+	if r.contest.name != "onlyone" || slices.ContainsFunc(strikes, frozen) {
 		return
 	}
 	for _, e := range r.exits {

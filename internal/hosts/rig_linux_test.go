@@ -78,10 +78,22 @@ func TestKilledRig(t *testing.T) {
 	if mounts, err := os.ReadFile("/proc/self/mounts"); err != nil || bytes.Contains(mounts, []byte(name)) {
 		t.Errorf("a mount is left, or not to be seen: %v", err)
 	}
-	removeLeftovers()
-	for _, left := range []string{dir, filepath.Join(cgroup2(), name)} {
-		if _, err := os.Stat(left); err == nil {
-			t.Errorf("%s is left", left)
+	// The last ones may still be dying; their cgroup is busy for so long.
+	left := func() (all []string) {
+		for _, path := range []string{dir, filepath.Join(cgroup2(), name)} {
+			if _, err := os.Stat(path); err == nil {
+				all = append(all, path)
+			}
+		}
+		return all
+	}
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		removeLeftovers()
+		if len(left()) == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("left: %v", left())
 		}
 	}
 }
