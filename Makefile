@@ -47,6 +47,7 @@ help:
 		'make dist       a release into DIST=dist: archives, deb, rpm, SBOM, SHA256SUMS' \
 		'make dist-check build it twice, in two folders: the same bytes' \
 		'make test-packages install, use, upgrade and purge the deb in a fresh Debian' \
+		'make test-systemd  boot hosts with a real systemd and cron, and run units on them' \
 		'make install    install to $$(DESTDIR)$$(PREFIX)/bin (PREFIX=/usr/local)' \
 		'make clean      remove what was built here'
 
@@ -147,6 +148,11 @@ cross:
 		$(GO) vet ./...; \
 		$(BUILD) -o /dev/null .; \
 	done
+
+# TESTFLAGS='-v -run TestWatchdog' works here, too.
+.PHONY: test-systemd
+test-systemd:
+	@GO='$(GO)' scripts/test-systemd $(TESTFLAGS)
 
 .PHONY: clean
 clean:

@@ -538,6 +538,17 @@ func TestRequests(t *testing.T) {
 				t.Errorf("%s: %d requests, want at most 5:\n%s", what, n, table)
 			}
 		}
+		// Who finds it taken and doesn't wait has written nothing.
+		gate, open := j.gate("gate")
+		holder := j.run("", j.child(consultest.ChildOptions{Until: gate})...)
+		j.running(1)
+		proxy := consultest.NewProxy(t, j.s)
+		j.run("-n --http-addr "+proxy.Addr, "true").wait(75)
+		if n, table := proxy.Count(); n != 1 {
+			t.Errorf("a taken lock: %d requests, want one read:\n%s", n, table)
+		}
+		open()
+		holder.wait(0)
 	})
 }
 

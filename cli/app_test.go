@@ -345,7 +345,7 @@ func options(o RunOptions) RunOptions {
 
 func TestRunOptions(t *testing.T) {
 	defaults := RunOptions{
-		Once: Once{Retry: "on-crash", Early: -1}, Restart: "no", RestartDelay: time.Second, MaxRestarts: -1, OnLost: "exit", HookTimeout: 30 * time.Second,
+		Once: Once{Retry: "on-crash", Early: -1}, Restart: "no", RestartDelay: time.Second, MaxRestarts: -1, OnLost: "exit", HookTimeout: 30 * time.Second, Notify: "standby",
 		Name: "a", Command: []string{"x"}, Prefix: "onlyone", ConflictExit: 75,
 		Lease: 20 * time.Second, KillAfter: 4 * time.Second, TTL: 10 * time.Second, Poll: 2 * time.Second,
 		Signal: syscall.SIGTERM, StopTimeout: 30 * time.Second,

@@ -48,8 +48,8 @@ func (in *invocation) checkCommand() *cli.Command {
   OK: backup succeeded 3h ago on db-2 | age=10800s;90000;93600 failures=0
 
 One line, as Nagios, Icinga and others read it. Success: it ended with 0.
-Exit codes: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN (it never ran, Consul isn't there,
-not allowed, wrong command line).
+Exit codes: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN (it never ran, Consul isn't
+there, not allowed, wrong command line).
 `,
 		Flags: []cli.Flag{
 			valueFlag("", "max-age", "", maxAge, "CRITICAL if the last success is older than `DUR`"),
@@ -123,7 +123,9 @@ func judge(name string, l consulsession.Lock, runs []consulsession.CopyRun, maxA
 	}
 	known := false
 	if v.success != nil {
-		v.age, known = ago(v.success.Ended, now)
+		if v.age, known = ago(v.success.Ended, now); !known {
+			v.success = nil
+		}
 	}
 	switch {
 	case v.neverRan:

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -21,8 +22,11 @@ const (
 const durationExamples = "90s, 5m, 1h30m or 1d"
 
 var (
-	durationPart = regexp.MustCompile(`^([0-9]+(?:\.[0-9]*)?|\.[0-9]+)([a-zµμ]+)`)
-	plainNumber  = regexp.MustCompile(`^([0-9]+(?:\.[0-9]*)?|\.[0-9]+)$`)
+	// Compiled when they are needed: this program starts thrice for each run.
+	durationPart = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`^([0-9]+(?:\.[0-9]*)?|\.[0-9]+)([a-zµμ]+)`)
+	})
+	plainNumber = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^([0-9]+(?:\.[0-9]*)?|\.[0-9]+)$`) })
 
 	durationUnits = map[string]time.Duration{
 		"ns": time.Nanosecond, "us": time.Microsecond, "µs": time.Microsecond, "μs": time.Microsecond, "ms": time.Millisecond,
@@ -41,7 +45,7 @@ func parseDuration(s string) (time.Duration, error) {
 	if len(rest) > 100 {
 		return 0, fmt.Errorf("%q is not a duration; use e.g. %s", rest[:10]+"...", durationExamples)
 	}
-	if plainNumber.MatchString(rest) {
+	if plainNumber().MatchString(rest) {
 		rest += "s"
 	}
 	if rest == "" {
@@ -49,9 +53,9 @@ func parseDuration(s string) (time.Duration, error) {
 	}
 	sum := new(big.Rat)
 	for rest != "" {
-		m := durationPart.FindStringSubmatch(rest)
+		m := durationPart().FindStringSubmatch(rest)
 		if m == nil {
-			if plainNumber.MatchString(rest) {
+			if plainNumber().MatchString(rest) {
 				return 0, fmt.Errorf("%q ends in a number without a unit; use e.g. %s", s, durationExamples)
 			}
 			return 0, fmt.Errorf("%q is not a duration; use e.g. %s", s, durationExamples)

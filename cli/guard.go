@@ -5,6 +5,7 @@ import (
 
 	"github.com/a-seed-0bc5ead7/onlyone/consulsession"
 	"github.com/a-seed-0bc5ead7/onlyone/supervisor"
+	"github.com/a-seed-0bc5ead7/onlyone/systemd"
 )
 
 // Helper runs this process if it is one of onlyone's own: the guard, which outlives a
@@ -14,8 +15,12 @@ func Helper(args []string) (code int, ok bool) {
 	case supervisor.IsShim(args):
 		return supervisor.ShimMain(args), true
 	case supervisor.IsGuard(args):
-		return supervisor.GuardMain(args, func(ctx context.Context, info []byte, r *supervisor.RunResult) error {
-			return consulsession.ReleaseTerm(ctx, info, (*consulsession.Ended)(r), nil)
+		return supervisor.GuardMain(args, func(ctx context.Context, info []byte, r supervisor.RunResult) error {
+			err := consulsession.ReleaseTerm(ctx, info, consulsession.Ended(r), nil)
+			if err == nil {
+				_ = systemd.DropTerm(systemd.RuntimeDir(), info)
+			}
+			return err
 		}), true
 	}
 	return 0, false

@@ -29,6 +29,7 @@ Commands:
   unlock NAME --force                  take it away, if all else fails
   drain, undrain                       begin nothing on this host; again
   doctor [NAME]                        try all that a run needs
+  systemd NAME -- CMD                  print a unit, or a timer, that runs it
   version, help [COMMAND], completion bash|zsh|fish
 
 Exit codes: CMD's own, or 64 usage, 69 Consul isn't there, 70 onlyone failed,
@@ -53,7 +54,7 @@ var seldom = map[string]bool{
 	"prefix": true, "host": true, "on-lost": true, "min-hold": true, "runtime-dir": true, "splay": true, "start-deadline": true, "early": true, "retry": true, "ttl": true, "poll": true, "check": true, "session-node": true,
 	"restart-delay": true, "max-restarts": true, "drop-consul-token": true, "pid-namespace": true,
 	"fence-cmd": true, "on-acquire": true, "on-release": true, "on-loss": true, "hook-timeout": true,
-	"ping-file": true, "metrics-listen": true, "metrics-file": true, "json": true, "time-zone": true, "result-file": true,
+	"ping-file": true, "metrics-listen": true, "metrics-file": true, "json": true, "time-zone": true, "result-file": true, "notify": true,
 }
 
 // commandHelp is a command's help as a template of the library, without anything to fill in.
@@ -72,6 +73,9 @@ func commandHelp(c *cli.Command, all bool) string {
 	var consul, left []string
 	for _, f := range append(c.Flags, cli.HelpFlag) {
 		d := f.(cli.DocGenerationFlag)
+		if k, ok := f.(cli.CategorizableFlag); ok && c.Name == "systemd" && k.GetCategory() != forUnit && f != cli.HelpFlag {
+			continue // those of run
+		}
 		if c.Name == "run" && !all && seldom[d.Names()[0]] {
 			left = append(left, "--"+d.Names()[0])
 			continue

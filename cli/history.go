@@ -25,8 +25,8 @@ func (in *invocation) historyCommand() *cli.Command {
 		ArgsUsage: "NAME",
 		Description: `onlyone history [flags] NAME
 
-The last 20 runs (of each copy), the newest first; with --json one object a line.
-Times are those of the hosts that ran it. Exit code 1 if there are none.
+The last 20 runs (of each copy), the newest first. With --json one object a
+line. Times are those of the hosts that ran it. Exit code 1 if there are none.
 `,
 	}, func(op *operation) error {
 		name, err := op.name()

@@ -23,7 +23,8 @@ func (in *invocation) lsCommand() *cli.Command {
   onlyone ls batch/              those whose names begin with batch/
   onlyone ls --host web-2        those that web-2 holds
 
-The copies of a lock are one line. One request, however many there are.
+The copies of a lock are one line. Unclean: its last holder ended without
+releasing. Of one marked (!), onlyone status says more.
 `,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "host", Usage: "only locks that `HOST` holds", EnvVars: variable("host")},
@@ -75,6 +76,8 @@ func lsRow(l consulsession.Lock, now time.Time) []string {
 		if l.Held == 0 {
 			state = fmt.Sprintf("free 0/%d", l.Copies)
 		}
+	case l.Unclean != nil:
+		state = "free, unclean"
 	case l.Holder != nil:
 		from = "?"
 		if l.Holder.Since != "" {

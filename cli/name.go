@@ -5,6 +5,7 @@ import (
 	"path"
 	"regexp"
 	"strings"
+	"sync"
 )
 
 // maxName is the longest NAME and --prefix, in bytes. With it the longest key,
@@ -171,17 +172,17 @@ func jobName(args []string) string {
 // in its name, and "" otherwise. A version at the end doesn't matter: python3.11, php8.2.
 func runsOthers(base string) string {
 	base = strings.TrimSuffix(strings.ToLower(base), ".exe")
-	for _, name := range []string{base, versionSuffix.ReplaceAllString(base, "")} {
-		if kind := jobInArguments[name]; kind != "" {
+	for _, name := range []string{base, versionSuffix().ReplaceAllString(base, "")} {
+		if kind := jobInArguments()[name]; kind != "" {
 			return kind
 		}
 	}
 	return ""
 }
 
-var versionSuffix = regexp.MustCompile(`[-.]?[0-9][0-9.]*[a-z]?$`)
+var versionSuffix = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[-.]?[0-9][0-9.]*[a-z]?$`) })
 
-var jobInArguments = func() map[string]string {
+var jobInArguments = sync.OnceValue(func() map[string]string {
 	kinds := map[string]string{
 		"a shell": `sh ash bash csh dash elvish fish ksh lksh mksh nu oksh osh pwsh powershell rbash rc tcsh xonsh yash zsh busybox toybox`,
 		"an interpreter": `python pypy ipython perl ruby jruby node nodejs deno bun java javaw php php-cgi php-fpm lua luajit tclsh wish expect
@@ -204,4 +205,4 @@ var jobInArguments = func() map[string]string {
 		}
 	}
 	return all
-}()
+})

@@ -19,25 +19,22 @@ func (o observer) State(state string) {
 	o.tell.metrics.State(state)
 	switch state {
 	case "contending":
+		o.since.Store(time.Now().UnixNano())
 		o.started.Store(false)
 		o.tell.metrics.Released()
-		o.manager.Ready("standby: contending for " + o.o.Name)
+		o.manager.contend("standby: contending for " + o.o.Name)
 	case "drained":
-		o.manager.Ready("drained: beginning nothing on this host")
+		o.manager.wait(always("drained: beginning nothing on this host"))
 	case "running":
 		o.started.Store(true)
 		o.o.Status.Clear()
-		o.manager.Status("running: " + shown(o.o.Command))
+		o.manager.run("running: " + shown(o.o.Command))
 	case "released":
 		o.tell.metrics.Released()
 	case "stopping", "releasing":
-		if o.told.Load() {
-			o.manager.Stopping(state)
-			break
-		}
-		o.manager.Status(state)
+		o.manager.stop(state, o.told.Load())
 	default:
-		o.manager.Status(state)
+		o.manager.stop(state, false)
 	}
 }
 
@@ -46,7 +43,11 @@ func (o observer) Acquired(t supervisor.Term) {
 	o.tell.metrics.Acquired(t.Token())
 }
 
-func (o observer) Started(int)                  { o.tell.begun() }
+func (o observer) Started(int) {
+	o.tell.begun()
+	o.manager.started()
+}
+
 func (o observer) Ended(r supervisor.RunResult) { o.tell.metrics.Run(r.Outcome) }
 
 func (o observer) Lost(cause error) {
@@ -75,7 +76,6 @@ func (o observer) Checked(renewal bool, err error, took time.Duration) {
 }
 
 func (o observer) Extended(left time.Duration) { o.tell.metrics.Lease(left) }
-func (o observer) Beat()                       {}
 
 // hook is a shell command line as a command. Its output goes to stderr: stdout belongs to
 // the command.

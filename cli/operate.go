@@ -36,8 +36,7 @@ type operation struct {
 // operation makes a command. act gets an Operator, and names that are checked.
 func (in *invocation) operation(c *cli.Command, act func(*operation) error) *cli.Command {
 	op := &operation{in: in, prefix: prefixValue{defaultPrefix}, timeout: durationValue{d: defaultRequestTimeout}}
-	has := newFlagSet(c.Flags)
-	if has["timeout"] == nil {
+	if newFlagSet(c.Flags)["timeout"] == nil {
 		c.Flags = append(c.Flags, valueFlag("", "timeout", "", &op.timeout, "give up if Consul doesn't answer for `DUR` (10s)"))
 	}
 	c.Flags = append(c.Flags,
@@ -109,6 +108,9 @@ func whoami() string {
 func (op *operation) problem(name string, err error) error {
 	if err == nil {
 		return nil
+	}
+	if e, ok := errors.AsType[*exitError](err); ok {
+		return e
 	}
 	e := consulProblem(err)
 	if record, ok := errors.AsType[*consulsession.RecordError](err); ok {

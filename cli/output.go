@@ -122,11 +122,17 @@ func isJournal(f *os.File, stream string) bool {
 
 // terminalWidth is the number of columns, 80 if the terminal doesn't know.
 func terminalWidth(f *os.File) int {
+	width, _ := terminalSize(f)
+	return width
+}
+
+// terminalSize is the number of columns and rows, 80 and 24 if the terminal doesn't know.
+func terminalSize(f *os.File) (width, height int) {
 	ws, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
-	if err != nil || ws.Col == 0 {
-		return 80
+	if err != nil || ws.Col == 0 || ws.Row == 0 {
+		return 80, 24
 	}
-	return int(ws.Col)
+	return int(ws.Col), int(ws.Row)
 }
 
 // A StatusLine is the one line that a terminal shows while nothing else happens. It is

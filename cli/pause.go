@@ -12,6 +12,13 @@ import (
 
 const defaultPause = time.Hour
 
+func direction(skew time.Duration) string {
+	if skew > 0 {
+		return "behind"
+	}
+	return "ahead of"
+}
+
 // A pauseValue is a duration or "none", which is said in full: a forgotten pause is a job
 // that never runs again.
 type pauseValue struct {
@@ -55,9 +62,9 @@ func (in *invocation) pauseCommand() *cli.Command {
 
   onlyone pause --for 2h --reason "bucket repair" backup
 
-Each holder stops its command in order and releases the lock; contenders wait. It
-ends by itself, by the clocks of the contenders' hosts, or with: onlyone resume
-NAME. An earlier pause is replaced.
+Each holder stops its command in order and releases the lock; contenders wait.
+It ends by itself, by the clocks of the contenders' hosts, or with: onlyone
+resume NAME. An earlier pause is replaced.
 `,
 		Flags: []cli.Flag{
 			valueFlag("", "for", "", length, "for `DUR`, or none: until it is resumed (1h)"),
@@ -76,6 +83,9 @@ NAME. An earlier pause is replaced.
 		o, l, err := op.Pause(op.ctx(), name, until, op.c.String("reason"))
 		if err != nil {
 			return op.problem(name, err)
+		}
+		if skew, ok := op.Skew(); ok {
+			op.warn("this host's clock is %s %s that of the Consul agent: the pause ends by the contenders' clocks", short(skew.Abs()), direction(skew))
 		}
 		var held []consulsession.Party
 		for _, h := range append([]consulsession.Copy{{Hold: l.Hold}}, l.Each...) {

@@ -9,10 +9,6 @@ import (
 	"github.com/a-seed-0bc5ead7/onlyone/consulsession"
 )
 
-// mostCopies is the most copies that a lock may have: a contender reads the state of all of
-// them at once.
-const mostCopies = 1000
-
 // resizeJSON is what resize prints with --json.
 type resizeJSON struct {
 	Schema int     `json:"schema"`

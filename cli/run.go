@@ -56,7 +56,8 @@ type RunOptions struct {
 	FenceCmd, OnAcquire, OnRelease, OnLoss string // shell command lines
 	HookTimeout                            time.Duration
 
-	Tell TellFlags
+	Notify string // standby, running, child
+	Tell   TellFlags
 
 	Quiet  bool
 	JSON   bool // what goes to Stdout is to be JSON
@@ -119,6 +120,7 @@ func (in *invocation) runCommand() *cli.Command {
 		onLost        = &choiceValue{word: "exit", of: []string{"exit", "wait"}}
 		hookTimeout   = &durationValue{d: defaultHookTimeout}
 	)
+	notify := &choiceValue{word: notifyStandby, of: []string{notifyStandby, notifyRunning, notifyChild}}
 	text := func(category, name, usage string) cli.Flag {
 		return &cli.StringFlag{Name: name, Category: category, Usage: usage, EnvVars: variable(name)}
 	}
@@ -169,6 +171,7 @@ func (in *invocation) runCommand() *cli.Command {
 			&cli.BoolFlag{Name: "verbose", Aliases: []string{"v"}, Category: forTelling, Usage: "say what happens; -vv: each failed attempt, too", EnvVars: variable("verbose"), Count: &verbosity},
 			flag(forTelling, "log-format", "", &in.logFormat, "write messages as `FORMAT`: human or json (human)"),
 			boolean(forTelling, "json", "", "--log-format json; --explain as JSON, too"),
+			flag(forTelling, "notify", "", notify, "up for systemd `WHEN`: standby, running, child"),
 			text(forTelling, "result-file", "write how it ended to `FILE`, as JSON"),
 			text(forTelling, "ping", "tell `URL`: /start, and /EXIT at the end"),
 			text(forTelling, "ping-file", "`FILE` with that URL"),
@@ -179,7 +182,7 @@ func (in *invocation) runCommand() *cli.Command {
 	}
 	c.Action = func(c *cli.Context) error {
 		if c.Bool("help-all") {
-			_, err := io.WriteString(in.stdout, commandHelp(c.Command, true))
+			_, err := io.WriteString(in.stdout, commandHelp(in.runCommand(), true))
 			return err
 		}
 		o := RunOptions{
@@ -193,7 +196,7 @@ func (in *invocation) runCommand() *cli.Command {
 			HookTimeout: hookTimeout.d, StartDeadline: startDeadline.d, Splay: splay.d, Copies: copies.n,
 			Tell: TellFlags{Ping: c.String("ping"), PingFile: c.String("ping-file"), ResultFile: c.String("result-file"),
 				MetricsListen: c.String("metrics-listen"), MetricsFile: c.String("metrics-file")},
-			JSON: c.Bool("json"), Stdout: in.stdout, Stderr: in.stderr, Now: in.app.now,
+			Notify: notify.word, JSON: c.Bool("json"), Stdout: in.stdout, Stderr: in.stderr, Now: in.app.now,
 		}
 		var err error
 		if o.Once, err = readOnce(c); err != nil {

@@ -51,12 +51,8 @@ func MainAt(now func() time.Time, args []string, stdout, stderr io.Writer) int {
 // run is "onlyone run".
 func run(ctx context.Context, o RunOptions) error {
 	dials := supervisor.Dials{Lease: o.Lease, KillAfter: o.KillAfter, TTL: o.TTL, Poll: o.Poll}
-	if err := dials.Validate(); err != nil {
-		e := &exitError{code: exitConfig, what: err}
-		if b, ok := errors.AsType[*supervisor.BudgetError](err); ok {
-			e.hint = "this works: " + b.Fix
-		}
-		return e
+	if err := checkDials(dials); err != nil {
+		return err
 	}
 	if o.Explain {
 		return explain(o, dials)
@@ -89,9 +85,23 @@ func run(ctx context.Context, o RunOptions) error {
 	// A log reader that has gone must not end the keeper (Go dies by SIGPIPE on fd 2). Not
 	// signal.Ignore: the command would inherit it.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
-	sigs, stop := signals.Receive()
-	defer stop()
+	// Never stopped: what comes while the last steps are made must not cut them short, and to
+	// give all signals back takes a millisecond.
+	sigs, _ := signals.Receive()
 	return newRunner(o, dials, path, sigs).run(ctx)
+}
+
+// checkDials refuses dials that can't work together.
+func checkDials(d supervisor.Dials) error {
+	err := d.Validate()
+	if err == nil {
+		return nil
+	}
+	e := &exitError{code: exitConfig, what: err}
+	if b, ok := errors.AsType[*supervisor.BudgetError](err); ok {
+		e.hint = "this works: " + b.Fix
+	}
+	return e
 }
 
 // hostname is this host's, for records.
@@ -110,19 +120,22 @@ type runner struct {
 	dials   supervisor.Dials
 	path    string
 	sigs    <-chan signals.Signal
-	manager *systemd.Notifier
+	manager *manager
+	turns   <-chan struct{}
 	tell    *teller
-	since   time.Time // when it began to wait
+	since   atomic.Int64 // when it began to wait, in Unix nanoseconds
 	queue   chan consulsession.Queue
 	started atomic.Bool // the command: there is nothing to wait for any more
 	told    atomic.Bool // a stop signal came
 }
 
 func newRunner(o RunOptions, dials supervisor.Dials, path string, sigs <-chan signals.Signal) *runner {
-	return &runner{o: o, dials: dials, path: path, sigs: sigs, manager: systemd.New(), since: time.Now(), queue: make(chan consulsession.Queue)}
+	m, turns := newManager(o.Notify)
+	return &runner{o: o, dials: dials, path: path, sigs: sigs, manager: m, turns: turns, queue: make(chan consulsession.Queue)}
 }
 
 func (r *runner) run(ctx context.Context) error {
+	defer r.manager.close()
 	clock := supervisor.BootClock()
 	host := cmp.Or(r.o.Host, hostname())
 	jitter := func(most time.Duration) time.Duration { return rand.N(max(most, 1)) }
@@ -148,7 +161,7 @@ func (r *runner) run(ctx context.Context) error {
 	}
 	env := r.environment()
 	drained, drains, stopWatching := r.drains(ctx)
-	stopDrawing := r.draw()
+	stopDrawing, stopBeating := r.draw(), r.manager.beat()
 	out := supervisor.Run(ctx, supervisor.Config{
 		Dials:      r.dials,
 		Command:    supervisor.Command{Path: r.path, Args: r.o.Command, Env: env},
@@ -158,13 +171,14 @@ func (r *runner) run(ctx context.Context) error {
 		Restart: supervisor.Restart{Policy: policies[r.o.Restart], Delay: r.o.RestartDelay, Most: r.o.MaxRestarts},
 		Hooks: supervisor.Hooks{Fence: hook(r.o.FenceCmd, env), OnAcquire: hook(r.o.OnAcquire, env), OnRelease: hook(r.o.OnRelease, env),
 			OnLoss: hook(r.o.OnLoss, env), Timeout: r.o.HookTimeout},
-		Clock: clock, Lock: consulLock{contender},
+		Clock: clock, Lock: consulLock{contender, termStore{systemd.TermDir(), r.o.Log}},
 		StartGuard: func() (supervisor.Guard, error) {
 			return supervisor.StartGuard(supervisor.GuardOptions{KillAfter: r.o.KillAfter, StopSignal: r.o.Signal, PIDNamespace: r.o.PIDNamespace})
 		},
-		Drained: drained, Drains: drains, Signals: r.signals(), Jitter: jitter, Log: r.o.Log, Observer: observer{r},
+		Drained: drained, Drains: drains, Signals: r.signals(), Turns: r.turns, Jitter: jitter, Log: r.o.Log, Observer: observer{r},
 	})
 	stopDrawing()
+	stopBeating()
 	stopWatching()
 	err = r.exit(out, contender)
 	r.tell.ended(out, err)
@@ -217,7 +231,7 @@ func (r *runner) schedule(host string, now supervisor.Instant) (per period.Perio
 // environment is the command's, before the variables of its term: it asks the same Consul as
 // onlyone does.
 func (r *runner) environment() []string {
-	env := supervisor.WithEnv(systemd.WithoutNotify(os.Environ()), r.o.Consul.environment())
+	env := supervisor.WithEnv(r.manager.env(os.Environ()), r.o.Consul.environment())
 	if !r.o.DropToken {
 		return env
 	}
@@ -234,7 +248,10 @@ func (r *runner) signals() <-chan supervisor.Signal {
 			if s.Signal == unix.SIGTERM || s.Signal == unix.SIGINT {
 				r.told.Store(true)
 			}
-			out <- supervisor.Signal(s)
+			pass := func() { out <- supervisor.Signal(s) }
+			if s.Signal != unix.SIGHUP || !r.manager.reload(pass) {
+				pass()
+			}
 		}
 	}()
 	return out
@@ -244,9 +261,7 @@ func (r *runner) signals() <-chan supervisor.Signal {
 func (r *runner) waiting(q consulsession.Queue) {
 	text := queueText(q, time.Now())
 	r.o.Log.Debug().Msg("waiting: " + text)
-	if r.manager.Active() {
-		r.manager.Status("standby: " + text)
-	}
+	r.manager.wait(func(now time.Time) string { return "standby: " + queueText(q, now) })
 	r.tell.metrics.Queue(q.Position, q.Of)
 	r.queue <- q
 }
@@ -293,7 +308,7 @@ func (r *runner) draw() (stop func()) {
 			}
 			if q != nil && !r.started.Load() {
 				now := time.Now()
-				r.o.Status.Set(fmt.Sprintf("%s: waiting %s, %s", r.o.Name, formatDuration(now.Sub(r.since).Truncate(time.Second)), queueText(*q, now)))
+				r.o.Status.Set(fmt.Sprintf("%s: waiting %s, %s", r.o.Name, formatDuration(now.Sub(time.Unix(0, r.since.Load())).Truncate(time.Second)), queueText(*q, now)))
 			}
 		}
 	}()

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -34,7 +35,7 @@ func (in *invocation) statusCommand() *cli.Command {
   onlyone status --watch backup      again on each change
 
 Without NAME: all locks. NAME/2 is copy 2 of a lock with copies.
-Exit codes: 0 all are held, 1 one is free, 69 Consul isn't there, 77 not allowed.
+Exit codes: 0 all are held, 1 one isn't, 69 Consul isn't there, 77 not allowed.
 `,
 		Flags: []cli.Flag{
 			boolFlag("", "watch", "", "go on, and print it again on each change"),
@@ -159,7 +160,7 @@ func describe(l consulsession.Lock, now time.Time) []string {
 		lines = append(lines, fmt.Sprintf("  %-9s %s", label, fmt.Sprintf(format, a...)))
 	}
 	if l.Copies == 0 && len(l.Each) == 0 {
-		lines = append(lines, l.Name+"   "+held(l.Hold, now))
+		lines = append(lines, l.Name+"   "+heldText(l.Hold, now))
 		details(l.Hold, row, now)
 	} else {
 		of := "?" // .copies can't be read
@@ -171,13 +172,13 @@ func describe(l consulsession.Lock, now time.Time) []string {
 			if c.State == consulsession.Free && c.Unclean == nil && len(l.Each) > 1 {
 				continue
 			}
-			row(strconv.Itoa(c.Copy), "%s", held(c.Hold, now))
+			row(strconv.Itoa(c.Copy), "%s", heldText(c.Hold, now))
 			details(c.Hold, row, now)
 		}
 	}
-	waiting(l.Waiting, row, now)
+	waitingRow(l.Waiting, row, now)
 	if o := l.Paused; o != nil {
-		row("paused", "%s", order(*o, now))
+		row("paused", "%s", orderText(*o, now))
 	}
 	for _, p := range l.Problems {
 		row("note", "%s", p)
@@ -185,13 +186,17 @@ func describe(l consulsession.Lock, now time.Time) []string {
 	return lines
 }
 
-// held is the holder, or why there is none.
-func held(h consulsession.Hold, now time.Time) string {
+// heldText is the holder, or why there is none.
+func heldText(h consulsession.Hold, now time.Time) string {
 	switch p := h.Holder; {
 	case p != nil && p.Host == "":
 		return fmt.Sprintf("held by a session that isn't onlyone's  session %s  token %d", p.Session, p.Token)
 	case p != nil:
-		return fmt.Sprintf("held by %s  pid %d  since %s  token %d", p.Host, p.Pid, since(p.Since, now), p.Token)
+		s := fmt.Sprintf("held by %s  pid %d", p.Host, p.Pid)
+		if p.Since != "" {
+			s += "  since " + since(p.Since, now)
+		}
+		return fmt.Sprintf("%s  token %d", s, p.Token)
 	case h.State == consulsession.Foreign:
 		return "not a lock"
 	case h.Unclean != nil:
@@ -205,7 +210,7 @@ func details(h consulsession.Hold, row func(label, format string, a ...any), now
 		row("command", "%s", h.Holder.Command)
 	}
 	if h.StepDown != nil {
-		row("step-down", "asked for %s", order(*h.StepDown, now))
+		row("step-down", "asked for %s", orderText(*h.StepDown, now))
 	}
 	if r := h.LastRun; r != nil {
 		row("last run", "%s", lastRun(*r, now))
@@ -215,7 +220,7 @@ func details(h consulsession.Hold, row func(label, format string, a ...any), now
 	}
 }
 
-func waiting(queue []consulsession.Party, row func(label, format string, a ...any), now time.Time) {
+func waitingRow(queue []consulsession.Party, row func(label, format string, a ...any), now time.Time) {
 	if len(queue) == 0 {
 		return
 	}
@@ -275,7 +280,7 @@ func periodLines(p consulsession.PeriodRecord) string {
 	return s
 }
 
-func order(o consulsession.Order, now time.Time) string {
+func orderText(o consulsession.Order, now time.Time) string {
 	s := "by " + o.By
 	if o.By == "" {
 		s = "by an operator"
@@ -391,13 +396,26 @@ func (s *status) frame(locks []consulsession.Lock, redraw bool, away error) erro
 		b.WriteByte('\n')
 	}
 	if redraw {
-		text := strings.ReplaceAll(b.String(), "\n", clearToEnd+"\n")
+		text := fit(b.String(), s.in.stdout.(*os.File))
 		b.Reset()
-		b.WriteString("\x1b[H" + text + "\x1b[J")
+		b.WriteString("\x1b[H" + strings.ReplaceAll(text, "\n", clearToEnd+"\n") + "\x1b[J")
 	}
 	_, err := s.in.stdout.Write(b.Bytes())
 	if errors.Is(err, io.ErrClosedPipe) {
 		return nil
 	}
 	return err
+}
+
+// fit cuts a text to what a terminal shows at once: what is larger can't be redrawn in place.
+func fit(text string, terminal *os.File) string {
+	width, height := terminalSize(terminal)
+	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	if more := len(lines) - (height - 1); more > 0 && height > 2 {
+		lines = append(lines[:height-2], fmt.Sprintf("(and %d more lines)", more+1))
+	}
+	for i, line := range lines {
+		lines[i] = truncate(line, width-1)
+	}
+	return strings.Join(lines, "\n") + "\n"
 }

@@ -25,11 +25,11 @@ func (in *invocation) stepDownCommand() *cli.Command {
 
   onlyone step-down --reason "kernel upgrade" --wait backup
 
-The holder stops its command in order, releases the lock, and waits a while before
-it contends again. It is the holder who releases, so nothing is ever cut off. With
-copies: NAME/2, or --all.
-Exit codes: 0 done (without --wait: asked), 75 nobody holds it, 79 the holder lost
-the lock instead of handing over, 124 it didn't stop in time: it isn't asked any more.
+The holder stops its command in order, releases the lock, and waits a while
+before it contends again. With copies: NAME/2, or --all.
+Exit codes: 0 done (without --wait: asked), 75 nobody holds it, 79 the holder
+lost the lock instead of handing over, 124 it didn't stop in time, and isn't
+asked to any more.
 `,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "reason", Usage: "tell it why: `TEXT`", EnvVars: variable("reason")},
@@ -49,7 +49,7 @@ the lock instead of handing over, 124 it didn't stop in time: it isn't asked any
 		}
 		targets, parties, err := holders(l, t, op.c.Bool("all"))
 		if err != nil {
-			return op.usageOr(name, err)
+			return op.problem(name, err)
 		}
 		s := &stepDown{operation: op, now: time.Now}
 		// All are asked before any is waited for.
@@ -68,14 +68,6 @@ the lock instead of handing over, 124 it didn't stop in time: it isn't asked any
 		}
 		return err
 	})
-}
-
-// usageOr is err if it is an exitError, or else the problem that it is.
-func (op *operation) usageOr(name string, err error) error {
-	if e, ok := errors.AsType[*exitError](err); ok {
-		return e
-	}
-	return op.problem(name, err)
 }
 
 // stepDownJSON is what step-down prints with --json.
@@ -128,23 +120,30 @@ func (s *stepDown) tell(format string, a ...any) {
 // await follows what was asked until it is done or ctx ends. A holder counts as having obeyed
 // if Consul says that it released, and in no other case.
 func (s *stepDown) await(ctx context.Context, name string, limit time.Duration) error {
-	var away error
-	err := s.WatchOne(ctx, name, func(l consulsession.Lock, _ consulsession.Target) bool {
-		away = nil
+	look := func(l consulsession.Lock, _ consulsession.Target) bool {
 		open := false
 		for _, m := range s.moves {
 			s.look(m, l)
 			open = open || !m.settled
 		}
 		return open
-	}, func(err error) { away = err })
-	switch {
-	case err == nil:
-		return s.verdict()
-	case errors.Is(err, context.DeadlineExceeded):
-		return s.timeUp(limit, away)
 	}
-	return s.problem(name, err)
+	for {
+		err := s.WatchOne(ctx, name, look, func(error) {})
+		_, away := errors.AsType[*consulsession.UnreachableError](err)
+		switch {
+		case err == nil:
+			return s.verdict()
+		case ctx.Err() != nil:
+			return s.timeUp(limit)
+		case !away: // else it may come back in time
+			return s.problem(name, err)
+		}
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+		}
+	}
 }
 
 // look is what a read of the lock says of one holder.
@@ -178,17 +177,17 @@ func (s *stepDown) ended(m *move, h consulsession.Hold) {
 	m.Seconds = took.Seconds()
 	if h.Unclean != nil && h.Unclean.Session == m.From.Session {
 		m.Outcome = "lost"
-		s.tell("%s: %s lost the lock after %s without releasing it: it died or was cut off, and isn't known to have obeyed", m.Name, m.From, short(took))
+		s.tell("%s: %s lost the lock after %s without releasing it: it died or was cut off, and isn't known to have obeyed", m.Name, m.From, formatDuration(took.Round(time.Millisecond)))
 		return
 	}
 	m.Outcome = "stepped down"
 	text := ""
 	for _, r := range h.Runs {
 		if r.Token == m.From.Token {
-			m.Exit, text = &r.Exit, fmt.Sprintf(" (%s)", outcome(r))
+			m.Exit, text = &r.Exit, ": "+outcome(r)
 		}
 	}
-	s.tell("%s: %s has released it after %s%s", m.Name, m.From, short(took), text)
+	s.tell("%s: %s has released it after %s%s", m.Name, m.From, formatDuration(took.Round(time.Millisecond)), text)
 }
 
 // verdict is the exit code when all is settled.
@@ -204,7 +203,7 @@ func (s *stepDown) verdict() error {
 
 // timeUp takes back what wasn't obeyed: nobody waits for it any more, and it must not end a
 // command in an hour.
-func (s *stepDown) timeUp(limit time.Duration, away error) error {
+func (s *stepDown) timeUp(limit time.Duration) error {
 	var still error
 	for _, m := range s.moves {
 		if m.Outcome != "asked" {
@@ -232,9 +231,6 @@ func (s *stepDown) timeUp(limit time.Duration, away error) error {
 			}
 			s.ended(m, l.At(t.Copy))
 		}
-	}
-	if still == nil && away != nil {
-		return s.problem("", away)
 	}
 	if still != nil {
 		return still

@@ -30,7 +30,7 @@ func (in *invocation) unlockCommand() *cli.Command {
 
 Ends the holder's session in Consul. The lock key isn't touched, so that the
 lock-delay still keeps others off until the holder's command is dead: it notices
-within a poll (2s) and stops it. Try onlyone step-down first. With copies: NAME/2.
+within a poll (2s) and stops it. Try onlyone step-down first. Of copies: NAME/2.
 Exit codes: 0 done, 75 nobody holds it.
 `,
 		Flags: []cli.Flag{
@@ -52,7 +52,7 @@ Exit codes: 0 done, 75 nobody holds it.
 		}
 		targets, parties, err := holders(l, t, false)
 		if err != nil {
-			return op.usageOr(name, err)
+			return op.problem(name, err)
 		}
 		return op.unlock(targets[0], parties[0])
 	})

@@ -8,6 +8,7 @@ import (
 	"os"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -84,7 +85,9 @@ func (in *invocation) verifyCommand() *cli.Command {
 }
 
 // sessionID is what Consul makes: a UUID.
-var sessionID = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
+var sessionID = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
+})
 
 // settleClaim finds out what is asked for, and refuses what can't have come from a run.
 func (in *invocation) settleClaim(claim *consulsession.Claim, name, prefix string) error {
@@ -108,7 +111,7 @@ func (in *invocation) settleClaim(claim *consulsession.Claim, name, prefix strin
 	switch {
 	case claim.Session == "":
 		return usageError(inside, "there is no session to ask for: ONLYONE_SESSION isn't set")
-	case !sessionID.MatchString(claim.Session):
+	case !sessionID().MatchString(claim.Session):
 		return usageError("it looks like adf4238a-882b-9ddc-4a9d-5b6758e4159e", "%.60q isn't the ID of a session", claim.Session)
 	case strings.HasPrefix(claim.Key, "/"):
 		return usageError("it looks like onlyone/NAME/.lock", "the key %.200q begins with '/'", claim.Key)

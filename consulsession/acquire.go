@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,6 +23,7 @@ type attempt struct {
 	session string
 	copy    int
 	before  *api.KVPair // the record of the period as it was before
+	unclean []Unclean   // the holders before that have yet to be fenced
 	unknown bool        // there was no answer
 }
 
@@ -39,17 +41,25 @@ func (c *Contender) tryLock(ctx context.Context, session string, v view, s slot,
 	if err := ctx.Err(); err != nil {
 		return nil, context.Cause(ctx)
 	}
-	if err := ready(c.releaseInfo(session, s.copy)); err != nil {
+	unclean := c.tried.unclean
+	if !s.heldBy(session) {
+		var err error
+		if unclean, err = c.unclean(ctx, s); err != nil {
+			c.Log.Debug().Err(cause(err)).Msg("cannot read the last holder")
+			return nil, errUnknown
+		}
+	}
+	if err := ready(c.releaseInfo(session, s.copy, unclean)); err != nil {
 		return nil, err
 	}
-	ops, err := c.acquireOps(session, v, s)
+	ops, err := c.acquireOps(session, v, s, unclean)
 	if err != nil {
 		return nil, err
 	}
 	rctx, done := context.WithTimeout(ctx, c.Poll)
 	defer done()
 	if !s.heldBy(session) {
-		c.tried = attempt{session, s.copy, s.period, true}
+		c.tried = attempt{session, s.copy, s.period, unclean, true}
 	}
 	sent := c.Now()
 	r, err := c.txn(rctx, ops)
@@ -85,18 +95,14 @@ func (c *Contender) tryLock(ctx context.Context, session string, v view, s slot,
 	if len(r.Results) == 0 || r.Results[0].KV == nil || r.Results[0].KV.Session != session || r.Results[0].KV.ModifyIndex == 0 {
 		return nil, &UnreachableError{c.Address(), errNotConsul}
 	}
-	t := &Term{c: c, session: session, copy: s.copy, queued: c.Copies == 0 && v.inQueue(session), sent: sent, token: r.Results[0].KV.ModifyIndex}
+	t := &Term{c: c, session: session, copy: s.copy, queued: c.Copies == 0 && v.inQueue(session), sent: sent, token: r.Results[0].KV.ModifyIndex, unclean: unclean}
 	if c.Period.ID != "" {
 		before, _ := c.periodOf(s)
 		t.period, t.before = c.begin(before, session), c.tried.before
 	}
 	for _, res := range r.Results[1:] {
-		switch kv := res.KV; {
-		case kv == nil || len(kv.Value) == 0: // what was written comes back without its value
-		case kv.Key == c.lockDir(s.copy)+".runs":
-			t.runs = kv.Value
-		case kv.Key == c.lockDir(s.copy)+".holder":
-			t.unclean = c.uncleanEnd(s, kv)
+		if res.KV != nil && res.KV.Key == c.lockDir(s.copy)+".runs" {
+			t.runs = res.KV.Value
 		}
 	}
 	return t, nil
@@ -108,16 +114,15 @@ func (c *Contender) begin(before PeriodRecord, session string) PeriodRecord {
 
 // acquireOps is the acquiring transaction. The lock's own operation comes first: its result
 // carries the token.
-func (c *Contender) acquireOps(session string, v view, s slot) (api.TxnOps, error) {
+func (c *Contender) acquireOps(session string, v view, s slot, unclean []Unclean) (api.TxnOps, error) {
 	dir := c.lockDir(s.copy)
-	held := c.record("held", session)
+	held := c.record("held", session, unclean...)
 	op := func(o api.KVTxnOp) *api.TxnOp { return &api.TxnOp{KV: &o} }
 	lock := func(key string) *api.TxnOp {
 		return op(api.KVTxnOp{Verb: api.KVLock, Key: key, Value: held, Flags: api.LockFlagValue, Session: session})
 	}
 	ops := api.TxnOps{lock(c.lockKey(s.copy)),
 		op(api.KVTxnOp{Verb: api.KVGetTree, Key: dir + ".runs"}),
-		op(api.KVTxnOp{Verb: api.KVGetTree, Key: dir + ".holder"}),
 		op(api.KVTxnOp{Verb: api.KVSet, Key: dir + ".holder", Value: held}),
 		op(api.KVTxnOp{Verb: api.KVDelete, Key: dir + ".step-down"}), // it was for the last holder
 	}
@@ -142,10 +147,8 @@ func (c *Contender) acquireOps(session string, v view, s slot) (api.TxnOps, erro
 	if c.Copies == 0 {
 		return append(ops, op(api.KVTxnOp{Verb: api.KVCheckNotExists, Key: c.dir() + ".copies"})), nil
 	}
-	ops = append(ops, lock(c.mirrorKey(s.copy)))
-	if v.inQueue(session) { // the next in the queue may take another copy
-		ops = append(ops, op(api.KVTxnOp{Verb: api.KVDelete, Key: c.queueKey(session)}))
-	}
+	ops = append(ops, lock(c.mirrorKey(s.copy)),
+		op(api.KVTxnOp{Verb: api.KVDelete, Key: c.queueKey(session)})) // the next in the queue may take another copy
 	if v.copies != nil {
 		return append(ops, op(api.KVTxnOp{Verb: api.KVCheckIndex, Key: v.copies.Key, Index: v.copies.ModifyIndex})), nil
 	}
@@ -162,18 +165,26 @@ func (c *Contender) acquireOps(session string, v view, s slot) (api.TxnOps, erro
 // takeBack undoes an acquire that may have been carried out, or may be later: unlocked, it
 // arms no lock-delay, and the period is as it was.
 func (c *Contender) takeBack(session string) api.TxnOps {
-	ops := c.unlockOps(session, c.tried.copy)
+	ops := c.unlockOps(session, c.tried.copy, c.unstarted(session, c.tried.unclean))
 	if c.Period.ID != "" {
 		ops = append(ops, restore(c.lockDir(c.tried.copy)+".period", c.tried.before))
 	}
 	return ops
 }
 
+// unstarted is the lock's record after a term in which the command was never started: who was to
+// be fenced before still is.
+func (c *Contender) unstarted(session string, unclean []Unclean) []byte {
+	if len(unclean) > 0 {
+		return c.record(stateUnfenced, session, unclean...)
+	}
+	return c.record("released", session)
+}
+
 // unlockOps unlocks the lock of a copy, in a transaction that fails if session doesn't hold it.
-func (c *Contender) unlockOps(session string, copy int) api.TxnOps {
-	released := c.record("released", session)
+func (c *Contender) unlockOps(session string, copy int, record []byte) api.TxnOps {
 	unlock := func(key string) *api.TxnOp {
-		return &api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVUnlock, Key: key, Value: released, Flags: api.LockFlagValue, Session: session}}
+		return &api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVUnlock, Key: key, Value: record, Flags: api.LockFlagValue, Session: session}}
 	}
 	ops := api.TxnOps{unlock(c.lockKey(copy))}
 	if c.Copies > 0 {
@@ -190,22 +201,43 @@ func restore(key string, kv *api.KVPair) *api.TxnOp {
 	return &api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVSet, Key: key, Value: kv.Value}}
 }
 
-// Unclean says who held the lock last without having released it. Its work may still have an effect.
-type Unclean struct {
-	Record
-	Token uint64
-}
+// maxUnclean is how many holders that did not release are remembered; each of them died while
+// it fenced the one before.
+const maxUnclean = 8
 
-// uncleanEnd is the last holder, from its record (whose ModifyIndex is its token), if the lock
-// says that it was never released.
-func (c *Contender) uncleanEnd(s slot, holder *api.KVPair) *Unclean {
+// unclean are the holders before this one that haven't released, the oldest first. It asks
+// Consul only if there is one.
+func (c *Contender) unclean(ctx context.Context, s slot) ([]Unclean, error) {
 	if s.lock == nil {
-		return nil
+		return nil, nil
 	}
-	if r, ok := ParseRecord(s.lock.Value); !ok || r.State != "held" {
-		return nil
+	r, ok := ParseRecord(s.lock.Value)
+	switch {
+	case !ok:
+		return nil, nil
+	case r.State == stateUnfenced:
+		return r.Unfenced, nil
+	case r.Session == c.last.session: // our own term, which we have survived
+		return c.last.unclean, nil
+	case r.State != "held":
+		return nil, nil
 	}
-	u := &Unclean{Token: holder.ModifyIndex}
-	u.Record, _ = ParseRecord(holder.Value)
-	return u
+	last := Unclean{Host: r.Host, Pid: r.Pid, Session: r.Session, Since: r.Since}
+	key := c.lockDir(s.copy) + ".holder"
+	rctx, done := context.WithTimeout(ctx, c.Poll)
+	defer done()
+	res, err := c.txn(rctx, api.TxnOps{{KV: &api.KVTxnOp{Verb: api.KVGetTree, Key: key}}})
+	if err != nil {
+		return nil, err
+	}
+	for _, res := range res.Results {
+		if res.KV == nil || res.KV.Key != key {
+			continue
+		}
+		if h, ok := ParseRecord(res.KV.Value); ok && h.Session == last.Session {
+			last.Token = res.KV.ModifyIndex
+		}
+	}
+	all := append(slices.Clone(r.Unfenced), last)
+	return all[max(0, len(all)-maxUnclean):], nil
 }

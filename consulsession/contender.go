@@ -38,6 +38,8 @@ type Config struct {
 	Log    zerolog.Logger
 	// Waiting is called when what the contender waits for has changed.
 	Waiting func(Queue)
+	// Looks is called by Acquire after each look at the lock: free if it is about to be acquired.
+	Looks func(free bool)
 }
 
 // Queue is what a waiting contender knows.
@@ -73,9 +75,17 @@ type Contender struct {
 	rt        *transport
 	watches   *api.Client // for the watch of a holder
 	watchesRT *transport
-	tried     attempt                 // the last acquire that was sent
+	tried     attempt // the last acquire that was sent
+	last      lastTerm
 	reached   bool                    // Consul has answered once
 	turns     chan chan time.Duration // see turn
+}
+
+// lastTerm is the last one that this contender has released: nothing of it is left, whatever
+// the lock says.
+type lastTerm struct {
+	session string
+	unclean []Unclean // who is still to be fenced, since it started nothing
 }
 
 // NewContender checks the settings of the client; it sends nothing. Its errors are
@@ -139,11 +149,20 @@ func (c *Contender) Acquire(ctx context.Context, ready func(info []byte) error) 
 }
 
 // contend is one session's life up to the acquire.
+//
+// The lock is read before a session is made for it: who can't have it and doesn't wait, or
+// whose period is done, needs none and has written nothing.
 func (c *Contender) contend(ctx context.Context, ready func([]byte) error) (t *Term, err error) {
+	looked := c.Now()
+	v, err := c.look(ctx)
+	if err != nil {
+		return nil, err
+	}
 	session, err := c.createSession(ctx)
 	if err != nil {
 		return nil, err
 	}
+	fresh := c.Now()-looked < c.Poll/4 // v was read since the last change, or an election
 	ctx, cancel := context.WithCancelCause(ctx)
 	renewing := make(chan struct{})
 	c.turns = make(chan chan time.Duration)
@@ -164,8 +183,6 @@ func (c *Contender) contend(ctx context.Context, ready func([]byte) error) (t *T
 		}
 	}()
 	begin := c.Now()
-	var v view
-	fresh := false                     // v was read since the last change
 	refused := map[int]time.Duration{} // copies that couldn't be had, and when to ask for them again
 	for {
 		if !fresh {
@@ -185,6 +202,7 @@ func (c *Contender) contend(ctx context.Context, ready func([]byte) error) (t *T
 			return nil, errSessionGone
 		}
 		if can && (s.heldBy(session) || len(ahead) == 0 && paused == nil) {
+			c.looks(true)
 			t, err := c.tryLock(ctx, session, v, s, ready)
 			switch {
 			case err == nil:
@@ -217,6 +235,7 @@ func (c *Contender) contend(ctx context.Context, ready func([]byte) error) (t *T
 			}
 			continue
 		}
+		c.looks(false)
 		if c.NoWait {
 			return nil, c.conflict(v, ahead, paused)
 		}
@@ -236,6 +255,31 @@ func (c *Contender) contend(ctx context.Context, ready func([]byte) error) (t *T
 		if err := c.await(ctx, v, ahead, paused, refused); err != nil {
 			return nil, err
 		}
+	}
+}
+
+// look reads the lock before there is a session. Its errors are final.
+func (c *Contender) look(ctx context.Context) (v view, err error) {
+	const nobody = "none" // no session is called so
+	if err := c.retry(ctx, "read the lock", func(ctx context.Context) (err error) { v, err = c.read(ctx); return err }); err != nil {
+		return v, err
+	}
+	if err := c.refuse(v, nobody); err != nil {
+		return v, err
+	}
+	_, can := c.pick(v, nobody, nil)
+	paused, ahead := v.pause(c.Wall()), v.ahead(nobody)
+	free := can && len(ahead) == 0 && paused == nil
+	c.looks(free)
+	if !free && c.NoWait {
+		return v, c.conflict(v, ahead, paused)
+	}
+	return v, nil
+}
+
+func (c *Contender) looks(free bool) {
+	if c.Looks != nil {
+		c.Looks(free)
 	}
 }
 
@@ -406,9 +450,9 @@ type refused struct{ what string }
 
 func (e *refused) Error() string { return e.what }
 
-func (c *Contender) record(state, session string) []byte {
+func (c *Contender) record(state, session string, unfenced ...Unclean) []byte {
 	return encode(Record{Schema: Schema, State: state, Host: c.Host, Pid: c.Pid, Session: session,
-		Since: stamp(c.Wall().Truncate(time.Millisecond)), Command: c.Command})
+		Since: stamp(c.Wall().Truncate(time.Millisecond)), Command: c.Command, Unfenced: unfenced})
 }
 
 // enqueue joins the queue, with retries.
@@ -458,7 +502,7 @@ func (c *Contender) await(ctx context.Context, v view, ahead []*api.KVPair, paus
 	return c.watchKey(ctx, v.slots[0].lock, 0)
 }
 
-// watchKey blocks until kv has changed, or for at most limit, if that isn't 0.
+// watchKey blocks until kv has changed, or for at most limit; 0: for as long as it takes.
 func (c *Contender) watchKey(ctx context.Context, kv *api.KVPair, limit time.Duration) error {
 	return c.watch(ctx, limit, func(o *api.QueryOptions) (bool, error) {
 		o.WaitIndex = kv.ModifyIndex
@@ -473,28 +517,33 @@ func (c *Contender) watchKey(ctx context.Context, kv *api.KVPair, limit time.Dur
 
 // watchCopies blocks until one of the copies was acquired, released, lost or added.
 func (c *Contender) watchCopies(ctx context.Context, v view, limit time.Duration) error {
-	index := v.mirrors.newest
+	seen := newest(v.mirrors)
+	index := seen
 	return c.watch(ctx, limit, func(o *api.QueryOptions) (bool, error) {
 		o.WaitIndex = index
 		kvs, meta, err := c.api.KV().List(c.mirrorKey(-1), o)
 		if err != nil {
 			return false, err
 		}
-		// Not the index: it is also that of mirrors which were deleted.
-		var now state
-		for _, kv := range kvs {
-			now.add(kv)
-		}
+		// What is no news is only where to wait from: a key that was deleted counts in the index
+		// of what isn't there any more.
 		if index = meta.LastIndex; index < o.WaitIndex {
 			index = 0 // it went back: a snapshot was restored
 		}
-		return now != v.mirrors, nil
+		return newest(kvs) != seen || len(kvs) != len(v.mirrors), nil
 	})
 }
 
-// watch sends blocking reads until one saw a change, or for at most limit, if that isn't 0.
+func newest(kvs api.KVPairs) (index uint64) {
+	for _, kv := range kvs {
+		index = max(index, kv.ModifyIndex)
+	}
+	return index
+}
+
+// watch sends blocking reads until one saw a change or limit is over. With a limit the caller
+// looks again after each that took its time, since clocks may have been set meanwhile.
 func (c *Contender) watch(ctx context.Context, limit time.Duration, read func(*api.QueryOptions) (changed bool, err error)) error {
-	until := c.Now() + limit
 	for {
 		wait, err := c.turn(ctx)
 		if err != nil {
@@ -502,10 +551,12 @@ func (c *Contender) watch(ctx context.Context, limit time.Duration, read func(*a
 		}
 		wait = min(wait, watchWait)
 		if limit > 0 {
-			wait = min(wait, until-c.Now())
+			wait = min(wait, limit)
 		}
+		wait = max(wait, 10*time.Millisecond)
+		begin := c.Now()
 		wctx, done := context.WithTimeout(ctx, watchLimit)
-		changed, err := read((&api.QueryOptions{WaitTime: max(wait, 10*time.Millisecond)}).WithContext(wctx))
+		changed, err := read((&api.QueryOptions{WaitTime: wait}).WithContext(wctx))
 		done()
 		switch {
 		case ctx.Err() != nil:
@@ -517,7 +568,7 @@ func (c *Contender) watch(ctx context.Context, limit time.Duration, read func(*a
 			if err := c.pause(ctx, c.Poll/4+c.Jitter(c.Poll)); err != nil {
 				return err
 			}
-		case changed, limit > 0 && c.Now() >= until:
+		case changed, limit > 0 && c.Now()-begin >= wait:
 			return nil
 		}
 	}
@@ -584,8 +635,9 @@ func (c *Contender) endSession(ctx context.Context, session string, queued bool)
 }
 
 // retry calls f, each time with at most Poll, until it succeeds or there is no point in
-// going on. While this host has too many connections it waits. It gives up after two polls if the caller doesn't wait, or if Consul has never
-// answered: then the address is wrong or the agent is down.
+// going on. While this host has too many connections it waits. It gives up after two polls
+// if the caller doesn't wait, or if Consul has never answered: then the address is wrong or
+// the agent is down.
 func (c *Contender) retry(ctx context.Context, what string, f func(context.Context) error) error {
 	start, told := c.Now(), false
 	for {
@@ -646,7 +698,9 @@ func isDecode(err error) bool {
 }
 
 // pause waits, or returns ctx's cause.
-func (c *Contender) pause(ctx context.Context, d time.Duration) error {
+func (c *Contender) pause(ctx context.Context, d time.Duration) error { return pause(ctx, d) }
+
+func pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

@@ -344,7 +344,7 @@ func TestReleaseTerm(t *testing.T) {
 		if _, err := contender(t, config(m.Transport(nil))).Acquire(t.Context(), func(b []byte) error { info = b; return nil }); err != nil {
 			t.Fatal(err)
 		}
-		if err := ReleaseTerm(t.Context(), info, nil, m.Transport(nil)); err != nil {
+		if err := ReleaseTerm(t.Context(), info, Ended{}, m.Transport(nil)); err != nil {
 			t.Fatal(err)
 		}
 		wantNothingLeft(t, m)

@@ -4,9 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
+	"math/rand/v2"
 	"slices"
-	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -15,407 +14,346 @@ import (
 	"github.com/a-seed-0bc5ead7/onlyone/internal/consulmodel"
 )
 
-// copiesOf is a contender for one of n copies.
-func copiesOf(n int, rt http.RoundTripper) Config {
-	c := config(rt)
-	c.Copies = n
-	return c
-}
+// of is a Config change: n copies.
+func of(n int) func(*Config) { return func(c *Config) { c.Copies = n } }
 
-func mustAcquire(t *testing.T, c Config) *Term {
+func copyLock(i int) string { return fmt.Sprintf("onlyone/%s/%d/.lock", testName, i) }
+
+// kept renews a term's session until it is released.
+func kept(t *testing.T, c *Contender) (term *Term, done func(Ended)) {
 	t.Helper()
-	term, err := contender(t, c).Acquire(t.Context(), always)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return term
-}
-
-func release(t *testing.T, term *Term) {
-	t.Helper()
-	if err := term.Release(t.Context(), Ended{Started: time.Now(), Ended: time.Now(), Outcome: "exited"}); err != nil {
-		t.Error(err)
-	}
-}
-
-// acquiring is an Acquire in the background.
-type acquiring struct {
-	done chan struct{}
-	term *Term
-	err  error
-}
-
-func acquire(ctx context.Context, t *testing.T, c Config) *acquiring {
-	t.Helper()
-	a := &acquiring{done: make(chan struct{})}
-	n := contender(t, c)
+	term = acquire(t, c)
+	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
-		defer close(a.done)
-		a.term, a.err = n.Acquire(ctx, always)
+		for term.c.pause(ctx, 5*time.Second) == nil {
+			_ = term.Renew(context.Background())
+		}
 	}()
-	synctest.Wait()
-	return a
-}
-
-func (a *acquiring) ended() bool {
-	select {
-	case <-a.done:
-		return true
-	default:
-		return false
+	return term, func(e Ended) {
+		t.Helper()
+		cancel()
+		release(t, term, e)
 	}
 }
 
-// Each copy is held once, tokens of a copy grow, and who waits gets whichever is free first,
-// in order of arrival.
-func TestCopiesAreHeldOnceEach(t *testing.T) {
-	const copies, contenders = 5, 40
-	inBubble(t, func(t *testing.T, m *consulmodel.Model) {
-		var mu sync.Mutex
-		var order []int
-		holding := map[int]int{}
-		tokens := map[int]uint64{}
-		var wg sync.WaitGroup
-		for i := range contenders {
-			wg.Go(func() {
-				time.Sleep(time.Duration(i) * time.Millisecond)
-				term, err := contender(t, copiesOf(copies, m.Transport(nil))).Acquire(t.Context(), always)
-				if err != nil {
-					t.Error(err)
-					return
+// holdings checks that no copy is held twice and that its tokens grow.
+type holdings struct {
+	mu     sync.Mutex
+	held   map[int]string
+	tokens map[int]uint64
+	most   int
+	order  []int // of contenders
+}
+
+func (h *holdings) enter(t *testing.T, i int, term *Term) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if by, ok := h.held[term.copy]; ok {
+		t.Errorf("copy %d is held by %s and %s", term.copy, by, term.session)
+	}
+	h.held[term.copy] = term.session
+	h.most = max(h.most, len(h.held))
+	if term.token <= h.tokens[term.copy] {
+		t.Errorf("copy %d: token %d after %d", term.copy, term.token, h.tokens[term.copy])
+	}
+	h.tokens[term.copy] = term.token
+	h.order = append(h.order, i)
+}
+
+func (h *holdings) leave(term *Term) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.held, term.copy)
+}
+
+func newHoldings() *holdings { return &holdings{held: map[int]string{}, tokens: map[int]uint64{}} }
+
+// Never more than so many, never two with a number, in order of arrival, and a hand-over costs
+// the same however many wait.
+func TestCopies(t *testing.T) {
+	for _, n := range []int{12, 50} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			inBubble(t, func(t *testing.T, m *consulmodel.Model) {
+				const copies = 5
+				h := newHoldings()
+				var wg sync.WaitGroup
+				for i := range n {
+					wg.Go(func() {
+						time.Sleep(time.Duration(i) * 10 * time.Millisecond)
+						term := acquire(t, periodic(t, m, fmt.Sprint("h", i), Period{}, of(copies)))
+						h.enter(t, i, term)
+						if env := term.Env(); !slices.Contains(env, fmt.Sprint("ONLYONE_COPY=", term.copy)) || !slices.Contains(env, "ONLYONE_COPIES=5") || !slices.Contains(env, "ONLYONE_KEY="+copyLock(term.copy)) {
+							t.Errorf("environment %q", env)
+						}
+						time.Sleep(time.Duration(1000+i*37%400) * time.Millisecond)
+						h.leave(term)
+						release(t, term, ended(time.Second, 0))
+					})
 				}
-				mu.Lock()
-				order = append(order, i)
-				if other, held := holding[term.copy]; held {
-					t.Errorf("contenders %d and %d hold copy %d", other, i, term.copy)
+				wg.Wait()
+				if h.most != copies || len(h.order) != n {
+					t.Errorf("at most %d of %d copies at once, %d runs of %d", h.most, copies, len(h.order), n)
 				}
-				holding[term.copy] = i
-				if term.Token() <= tokens[term.copy] {
-					t.Errorf("copy %d: token %d after %d", term.copy, term.Token(), tokens[term.copy])
+				if !slices.IsSorted(h.order) {
+					t.Errorf("order of holders %v", h.order)
 				}
-				tokens[term.copy] = term.Token()
-				mu.Unlock()
-				time.Sleep(time.Duration(50+7*i) * time.Millisecond)
-				mu.Lock()
-				delete(holding, term.copy)
-				mu.Unlock()
-				release(t, term)
+				counts := m.Requests()
+				// Two more than without copies: it wakes when it becomes the first, and when a copy is free.
+				if per := float64(counts.Total()-counts[consulmodel.SessionRenew]) / float64(n); per > 10 {
+					t.Errorf("%.1f requests a contender, want at most 10", per)
+				}
+				wantNothingLeft(t, m)
 			})
+		})
+	}
+}
+
+// Random holders die: their copies come back after their lease, and nobody waits for them
+// where another copy is free.
+func TestCopiesOfTheDead(t *testing.T) {
+	for seed := range uint64(20) {
+		synctest.Test(t, func(t *testing.T) {
+			m := consulmodel.New(consulmodel.Options{Seed: seed})
+			r := rand.New(rand.NewPCG(seed, 1))
+			h := newHoldings()
+			var wg sync.WaitGroup
+			for i := range 12 {
+				plans := make([]int, 6)
+				for j := range plans {
+					plans[j] = r.IntN(10_000)
+				}
+				wg.Go(func() {
+					for _, p := range plans {
+						term := acquire(t, periodic(t, m, fmt.Sprint("h", i), Period{}, of(5)))
+						h.enter(t, i, term)
+						time.Sleep(time.Duration(p) * time.Millisecond)
+						h.leave(term)
+						if p%4 == 0 {
+							m.DestroySession(term.session)
+							continue
+						}
+						release(t, term, ended(time.Second, 0))
+					}
+				})
+			}
+			wg.Wait()
+			if len(h.order) != 72 {
+				t.Errorf("seed %d: %d runs, want 72", seed, len(h.order))
+			}
+			wantNothingLeft(t, m)
+		})
+	}
+	t.Run("a lock-delay holds up nobody", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, m *consulmodel.Model) {
+			first, _ := kept(t, periodic(t, m, "h1", Period{}, of(2)))
+			second, releaseSecond := kept(t, periodic(t, m, "h2", Period{}, of(2)))
+			got := make(chan *Term)
+			go func() { got <- acquire(t, periodic(t, m, "h3", Period{}, of(2))) }()
+			time.Sleep(time.Second)
+			m.DestroySession(first.session)
+			time.Sleep(5 * time.Second)
+			begin := time.Now()
+			releaseSecond(ended(time.Second, 0))
+			third := <-got
+			if third.copy != second.copy || time.Since(begin) > 0 {
+				t.Errorf("copy %d after %s, want the free one (%d) at once", third.copy, time.Since(begin), second.copy)
+			}
+			release(t, third, ended(0, 0))
+		})
+	})
+}
+
+func TestCopiesNoWait(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *consulmodel.Model) {
+		_, one := kept(t, periodic(t, m, "h1", Period{}, of(2), noWait))
+		_, two := kept(t, periodic(t, m, "h2", Period{}, of(2), noWait))
+		var held *HeldError
+		if _, err := periodic(t, m, "h3", Period{}, of(2), noWait).Acquire(t.Context(), always); !errors.As(err, &held) || held.Copies != 2 {
+			t.Errorf("%v, want that both copies are held", err)
 		}
-		wg.Wait()
-		if !slices.IsSorted(order) || len(order) != contenders {
-			t.Errorf("order of holders %v", order)
+		var other *CopiesError
+		if _, err := periodic(t, m, "h3", Period{}, of(3)).Acquire(t.Context(), always); !errors.As(err, &other) || other.Record.Copies != 2 || other.Record.By != "h1" {
+			t.Errorf("%v, want a *CopiesError", err)
 		}
-		if len(tokens) != copies {
-			t.Errorf("%d copies were held, want %d", len(tokens), copies)
+		m.PutKey("onlyone/"+testName+"/.copies", "garbage")
+		var bad *RecordError
+		if _, err := periodic(t, m, "h3", Period{}, of(2)).Acquire(t.Context(), always); !errors.As(err, &bad) {
+			t.Errorf("%v, want a *RecordError", err)
 		}
-		counts := m.Requests()
-		t.Logf("a contender: %.1f requests, %.1f raft writes", float64(counts.Total()-2*counts[consulmodel.SessionRenew])/contenders, float64(m.RaftWrites())/contenders)
-		if per := float64(counts.Total()-2*counts[consulmodel.SessionRenew]) / contenders; per > 10 {
-			t.Errorf("%.1f requests a contender, want at most 10: %v", per, counts)
-		}
-		if per := float64(m.RaftWrites()) / contenders; per > 6 {
-			t.Errorf("%.1f raft writes a contender, want at most 6", per)
-		}
+		one(ended(0, 0))
+		two(ended(0, 0))
 		wantNothingLeft(t, m)
 	})
 }
 
-// All copies are free and all contenders come in the same instant: each is refused a few
-// times at most.
-func TestCopiesTakenAtOnce(t *testing.T) {
-	const copies = 100
+// Each copy has its own period; it is done when all are.
+func TestCopiesWithPeriods(t *testing.T) {
+	p := daily(dayOne, OnCrash)
+	key := func(i int) string { return fmt.Sprintf("onlyone/%s/%d/.period", testName, i) }
 	inBubble(t, func(t *testing.T, m *consulmodel.Model) {
-		held := map[int]bool{}
-		var mu sync.Mutex
-		var wg sync.WaitGroup
-		seed := time.Duration(0)
-		for range copies {
-			c := copiesOf(copies, m.Transport(nil))
-			c.Jitter = func(most time.Duration) time.Duration { // spread, but always in the same way
-				mu.Lock()
-				defer mu.Unlock()
-				seed += 7919 * time.Microsecond
-				return seed % max(most, 1)
+		first := acquire(t, periodic(t, m, "h1", p, of(2)))
+		release(t, first, ended(time.Second, 0))
+		second, releaseSecond := kept(t, periodic(t, m, "h1", p, of(2)))
+		if first.copy == second.copy {
+			t.Errorf("copy %d ran its period twice", first.copy)
+		}
+		if env := second.Env(); !slices.Contains(env, fmt.Sprintf("IDEMPOTENCY_KEY=%s/%d/%s", testName, second.copy, p.ID)) {
+			t.Errorf("environment %q", env)
+		}
+		if _, err := periodic(t, m, "h2", p, of(2), noWait).Acquire(t.Context(), always); verdict(err) == "done" || err == nil {
+			t.Errorf("one of two is done and one runs: %v", err)
+		}
+		got := make(chan error)
+		go func() {
+			_, err := periodic(t, m, "h2", p, of(2)).Acquire(t.Context(), always)
+			got <- err
+		}()
+		time.Sleep(20 * time.Second)
+		releaseSecond(ended(time.Second, 1))
+		if err := <-got; verdict(err) != "done" {
+			t.Errorf("%v, want that it is done", err)
+		}
+		wantNothingLeft(t, m)
+		// A copy whose record can't be used isn't done, and that must not look like success.
+		m.PutKey(key(1), "garbage")
+		var bad *RecordError
+		if _, err := periodic(t, m, "h2", p, of(2)).Acquire(t.Context(), always); !errors.As(err, &bad) {
+			t.Errorf("%v, want a *RecordError", err)
+		}
+		if kv, _ := m.Key(key(1)); string(kv.Value) != "garbage" {
+			t.Errorf("it was overwritten: %s", kv.Value)
+		}
+		wantNothingLeft(t, m)
+	})
+	t.Run("many", func(t *testing.T) { // more records than one read takes
+		inBubble(t, func(t *testing.T, m *consulmodel.Model) {
+			for range 2 * periodReads {
+				release(t, acquire(t, periodic(t, m, "h1", p, of(2*periodReads))), ended(0, 0))
 			}
-			wg.Go(func() {
-				term, err := contender(t, c).Acquire(t.Context(), always)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				mu.Lock()
-				defer mu.Unlock()
-				held[term.copy] = true
-			})
-		}
-		wg.Wait()
-		if len(held) != copies {
-			t.Errorf("%d copies are held, want %d", len(held), copies)
-		}
-		t.Logf("%.1f requests each", float64(m.Requests().Total())/copies)
-		if per := float64(m.Requests().Total()) / copies; per > 15 {
-			t.Errorf("%.1f requests a contender, want at most 15: %v", per, m.Requests())
-		}
+			if _, err := periodic(t, m, "h1", p, of(2*periodReads)).Acquire(t.Context(), always); verdict(err) != "done" {
+				t.Errorf("%v, want that it is done", err)
+			}
+		})
 	})
 }
 
-// A waiter doesn't spin on what it doesn't wait for: the mirrors of copies that there are no
-// more, and those that somebody has deleted, have the highest index of all.
-func TestCopiesThatAreGoneWakeNobody(t *testing.T) {
-	for name, what := range map[string]func(*testing.T, *consulmodel.Model){
-		"a smaller number": func(t *testing.T, m *consulmodel.Model) {
-			o := operator(t, m)
-			if _, err := o.Resize(t.Context(), testName, 2, "fewer"); err != nil {
-				t.Fatal(err)
-			}
-		},
-		"a deleted mirror": func(t *testing.T, m *consulmodel.Model) {
-			o := operator(t, m)
-			if _, err := o.Resize(t.Context(), testName, 2, "fewer"); err != nil {
-				t.Fatal(err)
-			}
-			m.DeleteKey("onlyone/" + testName + "/~held/4")
-		},
+// Lost answers with copies: one session never holds two.
+func TestUnansweredAcquireOfACopy(t *testing.T) {
+	for how, plan := range map[string]consulmodel.Plan{
+		"carried out":   {DropAnswer: true},
+		"late":          {RequestDelay: 2050 * time.Millisecond, DropAnswer: true},
+		"never":         {DropRequest: true},
+		"a minute late": {RequestDelay: time.Minute},
+	} {
+		t.Run(how, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, m *consulmodel.Model) {
+				c := periodic(t, m, "h1", daily(dayOne, OnCrash), of(3))
+				lost := 0
+				c.Client.Transport.(*consulmodel.Transport).SetFaults(func(r *consulmodel.Request) consulmodel.Plan {
+					if r.Has("lock") && r.Has("cas") && lost < 2 {
+						lost++
+						return plan
+					}
+					return consulmodel.Plan{}
+				})
+				// Somebody takes the first copy meanwhile.
+				go func() {
+					time.Sleep(2010 * time.Millisecond)
+					other := acquire(t, periodic(t, m, "h2", daily(dayOne, OnCrash), of(3)))
+					time.Sleep(10 * time.Second)
+					release(t, other, ended(0, 0))
+				}()
+				term, done := kept(t, c)
+				time.Sleep(3 * time.Minute)
+				n := 0
+				for i := range 3 {
+					if s, _ := m.Holder(copyLock(i)); s != "" {
+						n++
+					}
+				}
+				if s, index := m.Holder(term.Key()); n != 1 || s != term.session || index != term.token {
+					t.Errorf("%d copies are held; %s by %s (%d)", n, term.Key(), s, index)
+				}
+				done(ended(0, 0))
+				wantNothingLeft(t, m)
+			})
+		})
+	}
+}
+
+// Keys beside the copies that are used (a deleted one, those of a larger number before) don't
+// make the first contender ask without a pause.
+func TestCopiesWatchIsQuiet(t *testing.T) {
+	for name, change := range map[string]func(m *consulmodel.Model){
+		"nothing":                   func(*consulmodel.Model) {},
+		"a deleted mirror":          func(m *consulmodel.Model) { m.DeleteKey("onlyone/" + testName + "/~held/1") },
+		"a copy of a larger number": func(m *consulmodel.Model) { m.PutKey("onlyone/"+testName+"/~held/7", "old") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, m *consulmodel.Model) {
-				var terms []*Term
-				for range 5 {
-					terms = append(terms, mustAcquire(t, copiesOf(5, m.Transport(nil))))
-				}
-				for _, term := range terms {
-					release(t, term)
-				}
-				a, b := mustAcquireUnresized(t, m, what)
-				rt := m.Transport(func(r *consulmodel.Request) consulmodel.Plan {
-					if r.N > 100 { // or a spinning waiter would be no failure but a test without an end
-						return consulmodel.Plan{DropRequest: true}
-					}
-					return consulmodel.Plan{}
-				})
-				next := acquire(t.Context(), t, copiesOf(2, rt))
+				_, one := kept(t, periodic(t, m, "h1", Period{}, of(2)))
+				_, two := kept(t, periodic(t, m, "h2", Period{}, of(2)))
+				rt := m.Transport(func(r *consulmodel.Request) consulmodel.Plan { return consulmodel.Plan{AnswerDelay: time.Millisecond} })
+				got := make(chan *Term)
+				go func() {
+					got <- acquire(t, periodic(t, m, "h3", Period{}, of(2), func(c *Config) { c.Client.Transport = rt }))
+				}()
+				time.Sleep(time.Second)
+				change(m)
 				before := rt.Sent()
-				for range 6 {
-					time.Sleep(10 * time.Second)
-					if err := errors.Join(a.Renew(t.Context()), b.Renew(t.Context())); err != nil {
-						t.Fatal(err)
-					}
+				time.Sleep(100 * time.Second)
+				if n := rt.Sent() - before; n > 1000 || name != "a deleted mirror" && n > 35 {
+					t.Errorf("%d requests in 100 s", n)
 				}
-				if n := rt.Sent() - before; n > 18 {
-					t.Fatalf("a waiter sent %d requests in 60 s, want 0.3 a second at most", n)
+				one(ended(0, 0))
+				synctest.Wait()
+				select {
+				case term := <-got:
+					release(t, term, ended(0, 0))
+				case <-time.After(2 * time.Second):
+					t.Error("a copy is free, and it wasn't taken")
 				}
-				m.Unlock("onlyone/"+testName+"/~held/4", "nobody") // no change
-				release(t, b)
-				<-next.done
-				if next.err != nil {
-					t.Fatal(next.err)
-				}
-				if next.term.copy != b.copy {
-					t.Errorf("it got copy %d, copy %d was released", next.term.copy, b.copy)
-				}
+				two(ended(0, 0))
 			})
 		})
 	}
 }
 
-func mustAcquireUnresized(t *testing.T, m *consulmodel.Model, what func(*testing.T, *consulmodel.Model)) (a, b *Term) {
-	t.Helper()
-	a, b = mustAcquire(t, copiesOf(5, m.Transport(nil))), mustAcquire(t, copiesOf(5, m.Transport(nil)))
-	if a.copy > 1 || b.copy > 1 {
-		t.Fatalf("copies %d and %d are held, this test wants 0 and 1", a.copy, b.copy)
+// A holder's own entry in the queue holds up nobody: one that it made in the moment of the
+// acquire, and one whose request came late.
+func TestEntryOfAHolder(t *testing.T) {
+	queued := func(m *consulmodel.Model, session string) bool {
+		_, ok := m.Key("onlyone/" + testName + "/~queue/" + session)
+		return ok
 	}
-	for i := 2; i < 5; i++ { // the mirrors that go get the highest index
-		m.PutKey("onlyone/"+testName+"/~held/"+strconv.Itoa(i), "changed")
-	}
-	what(t, m)
-	return a, b
-}
-
-func operator(t *testing.T, m *consulmodel.Model) *Operator {
-	t.Helper()
-	o, err := NewOperator(OperatorConfig{Client: ClientConfig{Transport: m.Transport(nil)}, Prefix: "onlyone", By: "ops-1", Timeout: 2 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return o
-}
-
-// Another number of copies is refused, both ways, as soon as it is set; none at all is a
-// number, too.
-func TestCopiesMustAgree(t *testing.T) {
-	inBubble(t, func(t *testing.T, m *consulmodel.Model) {
-		a := mustAcquire(t, copiesOf(2, m.Transport(nil)))
-		for _, n := range []int{0, 1, 3} {
-			_, err := contender(t, copiesOf(n, m.Transport(nil))).Acquire(t.Context(), always)
-			if bad, ok := errors.AsType[*CopiesError](err); !ok || bad.Want != n || bad.Record.Copies != 2 || bad.Record.By != "h1" {
-				t.Errorf("%d copies beside 2: got %v, want a *CopiesError", n, err)
-			}
-		}
-		release(t, a)
-	})
-	inBubble(t, func(t *testing.T, m *consulmodel.Model) {
-		plain := mustAcquire(t, config(m.Transport(nil)))
-		queued := acquire(t.Context(), t, config(m.Transport(nil)))
-		_, err := contender(t, copiesOf(2, m.Transport(nil))).Acquire(t.Context(), always)
-		if bad, ok := errors.AsType[*CopiesError](err); !ok || bad.Want != 2 || bad.Record.Copies != 0 || bad.Record.By != "h1" {
-			t.Errorf("copies beside a holder without: got %v, want a *CopiesError", err)
-		}
-		release(t, plain)
-		<-queued.done
-		if queued.err != nil {
-			t.Fatal(queued.err)
-		}
-		release(t, queued.term)
-		// Nobody uses it without copies any more.
-		release(t, mustAcquire(t, copiesOf(2, m.Transport(nil))))
-		wantNothingLeft(t, m)
-	})
-}
-
-// The first with copies and one without come in the same instant: one of them is refused.
-func TestCopiesAndNoneAtOnce(t *testing.T) {
-	for _, first := range []int{0, 2} {
-		for _, used := range []bool{false, true} { // without copies, before
-			t.Run(fmt.Sprintf("%d first, used %v", first, used), func(t *testing.T) {
-				inBubble(t, func(t *testing.T, m *consulmodel.Model) {
-					if used {
-						release(t, mustAcquire(t, config(m.Transport(nil))))
-					}
-					slow := m.Transport(func(r *consulmodel.Request) consulmodel.Plan {
-						if r.Has("lock") {
-							return consulmodel.Plan{RequestDelay: time.Second}
-						}
-						return consulmodel.Plan{}
-					})
-					late := acquire(t.Context(), t, copiesOf(2-first, slow)) // has read, and found it free
-					term := mustAcquire(t, copiesOf(first, m.Transport(nil)))
-					<-late.done
-					if bad, ok := errors.AsType[*CopiesError](late.err); !ok {
-						t.Errorf("got %v, want a *CopiesError", late.err)
-					} else if bad.Want != 2-first || bad.Record.Copies != first {
-						t.Errorf("got %+v", bad)
-					}
-					release(t, term)
-				})
-			})
-		}
-	}
-}
-
-// A larger number wakes who waits with the old one, and it says so.
-func TestResizeWakesTheFirst(t *testing.T) {
-	inBubble(t, func(t *testing.T, m *consulmodel.Model) {
-		a := mustAcquire(t, copiesOf(1, m.Transport(nil)))
-		next := acquire(t.Context(), t, copiesOf(1, m.Transport(nil)))
-		if _, err := operator(t, m).Resize(t.Context(), testName, 2, "more"); err != nil {
-			t.Fatal(err)
-		}
-		synctest.Wait()
-		if !next.ended() {
-			t.Fatal("it still waits")
-		}
-		if bad, ok := errors.AsType[*CopiesError](next.err); !ok || bad.Record.Copies != 2 || bad.Record.By != "ops-1" {
-			t.Errorf("got %v, want a *CopiesError", next.err)
-		}
-		b := mustAcquire(t, copiesOf(2, m.Transport(nil)))
-		if b.copy != 1 {
-			t.Errorf("got copy %d, want 1", b.copy)
-		}
-		release(t, a)
-		release(t, b)
-		wantNothingLeft(t, m)
-	})
-}
-
-// The lock-delay of one copy holds nobody off another one.
-func TestLockDelayOfOneCopy(t *testing.T) {
-	for _, noWait := range []bool{false, true} {
+	t.Run("late", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, m *consulmodel.Model) {
-			a, b := mustAcquire(t, copiesOf(2, m.Transport(nil))), mustAcquire(t, copiesOf(2, m.Transport(nil)))
-			m.DestroySession(a.session)
-			release(t, b)
-			c := copiesOf(2, m.Transport(nil))
-			c.NoWait = noWait
-			begin := time.Now()
-			got := mustAcquire(t, c)
-			if got.copy != b.copy || time.Since(begin) > time.Second {
-				t.Errorf("got copy %d after %s, want %d at once", got.copy, time.Since(begin), b.copy)
+			first, done := kept(t, periodic(t, m, "h1", Period{}, of(2)))
+			m.Acquire("onlyone/"+testName+"/~queue/"+first.session, first.session, "")
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			second, err := periodic(t, m, "h2", Period{}, of(2)).Acquire(ctx, always)
+			if err != nil {
+				t.Fatalf("a copy is free: %v", err)
 			}
-			c = copiesOf(2, m.Transport(nil))
-			c.NoWait = noWait
-			_, err := func() (*Term, error) {
-				ctx, cancel := context.WithTimeout(t.Context(), 25*time.Second)
-				defer cancel()
-				return contender(t, c).Acquire(ctx, always)
-			}()
-			if held, ok := errors.AsType[*HeldError](err); noWait && (!ok || held.Why != "lock-delay") {
-				t.Errorf("-n in a lock-delay: got %v", err)
-			}
-			if !noWait && (err != nil || time.Since(begin) < 20*time.Second) {
-				t.Errorf("after %s: %v", time.Since(begin), err)
-			}
+			release(t, second, ended(0, 0))
+			done(ended(0, 0))
 		})
-	}
-}
-
-// The acquire of one copy isn't answered, and is carried out when its contender has gone to
-// wait: it must not hold a copy (or the lock) that it doesn't know of. The other one of the
-// queue would wait for it, and it for the other.
-func TestAcquireCarriedOutInTheQueue(t *testing.T) {
-	for _, copies := range []int{0, 1, 2} {
-		t.Run(fmt.Sprint(copies), func(t *testing.T) {
-			inBubble(t, func(t *testing.T, m *consulmodel.Model) {
-				n := 0
-				lates := m.Transport(func(r *consulmodel.Request) consulmodel.Plan {
-					if r.Has("check-not-exists") && n == 0 { // an acquire
-						n++
-						return consulmodel.Plan{RequestDelay: 30*time.Second + 100*time.Millisecond}
-					}
-					return consulmodel.Plan{}
-				})
-				late := acquire(t.Context(), t, copiesOf(copies, lates))
-				var terms []*Term
-				for range max(copies, 1) {
-					terms = append(terms, mustAcquire(t, copiesOf(copies, m.Transport(nil))))
+	})
+	t.Run("in the moment of the acquire", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, m *consulmodel.Model) {
+			c := periodic(t, m, "h1", Period{}, of(2))
+			c.Client.Transport.(*consulmodel.Transport).SetFaults(func(r *consulmodel.Request) consulmodel.Plan {
+				if r.Has("lock") {
+					m.Acquire("onlyone/"+testName+"/~queue/"+r.Ops[0].Session, r.Ops[0].Session, "")
 				}
-				slower := m.Transport(func(r *consulmodel.Request) consulmodel.Plan {
-					if r.Has("check-not-exists") {
-						return consulmodel.Plan{RequestDelay: 200 * time.Millisecond}
-					}
-					return consulmodel.Plan{}
-				})
-				second := acquire(t.Context(), t, copiesOf(copies, slower))
-				time.Sleep(10 * time.Second)
-				third := acquire(t.Context(), t, copiesOf(copies, m.Transport(nil)))
-				for range 4 {
-					time.Sleep(5 * time.Second)
-					for _, term := range terms {
-						if err := term.Renew(t.Context()); err != nil {
-							t.Fatal(err)
-						}
-					}
-				}
-				for _, term := range terms { // the instant before it is carried out
-					go release(t, term)
-				}
-				wait := []*acquiring{late, second, third}
-				for range wait {
-					time.Sleep(40 * time.Second)
-					i := slices.IndexFunc(wait, (*acquiring).ended)
-					if i < 0 {
-						t.Fatalf("%d contenders wait for each other", len(wait))
-					}
-					if wait[i].err != nil {
-						t.Fatal(wait[i].err)
-					}
-					release(t, wait[i].term)
-					wait = slices.Delete(wait, i, i+1)
-				}
-				if n != 1 {
-					t.Errorf("%d late acquires, want 1", n)
-				}
+				return consulmodel.Plan{}
 			})
+			term := acquire(t, c)
+			if queued(m, term.session) {
+				t.Error("its entry is in the queue while it holds")
+			}
+			release(t, term, ended(0, 0))
 		})
-	}
+	})
 }

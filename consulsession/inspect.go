@@ -33,7 +33,7 @@ type Lock struct {
 type Hold struct {
 	State    State         `json:"state"`
 	Holder   *Party        `json:"holder,omitempty"`
-	Unclean  *Party        `json:"unclean,omitempty"`   // free: its last holder ended without releasing it
+	Unclean  *Party        `json:"unclean,omitempty"`   // free: its last holder ended without releasing it, or wasn't fenced
 	StepDown *Order        `json:"step_down,omitempty"` // what the holder was asked for
 	Period   *PeriodRecord `json:"period,omitempty"`
 	LastRun  *Run          `json:"last_run,omitempty"`
@@ -175,7 +175,7 @@ func copyNumber(s string) (int, bool) {
 func (k *keys) add(rest string, kv *api.KVPair) bool {
 	one, last, _ := strings.Cut(rest, "/")
 	to := map[string]**api.KVPair{".lock": &k.lock, ".holder": &k.holder, ".runs": &k.runs, ".period": &k.period,
-		".paused": &k.paused, ".step-down": &k.stepDown, ".copies": &k.copies, ".lock-bell": new(*api.KVPair)}[rest]
+		".paused": &k.paused, ".step-down": &k.stepDown, ".copies": &k.copies}[rest]
 	n, isNumber := copyNumber(last)
 	switch {
 	case to != nil:
@@ -257,13 +257,7 @@ func (k *keys) hold(problems *[]string) Hold {
 		h.State = Foreign
 		*problems = append(*problems, (&ForeignKeyError{k.lock.Key, k.lock.Flags}).Error())
 	default:
-		if r, ok := ParseRecord(k.lock.Value); ok && r.State == "held" {
-			p := party(r.Session, k.lock)
-			if k.holder != nil {
-				p.Token = k.holder.ModifyIndex
-			}
-			h.Unclean = &p
-		}
+		h.Unclean = k.unclean()
 	}
 	var runs Runs
 	if k.runs != nil && readable(k.runs, &runs, problems) && len(runs.Runs) > 0 {
@@ -279,6 +273,24 @@ func (k *keys) hold(problems *[]string) Hold {
 		}
 	}
 	return h
+}
+
+// unclean is the last holder of a free lock, if it didn't release: it held the lock when its
+// session ended, or the one after it couldn't fence it.
+func (k *keys) unclean() *Party {
+	r, ok := ParseRecord(k.lock.Value)
+	switch {
+	case ok && r.State == "held":
+		p := party(r.Session, k.lock)
+		if k.holder != nil && party(p.Session, k.holder).Host != "" {
+			p.Token = k.holder.ModifyIndex
+		}
+		return &p
+	case ok && r.State == stateUnfenced && len(r.Unfenced) > 0:
+		u := r.Unfenced[len(r.Unfenced)-1]
+		return &Party{Session: u.Session, Token: u.Token, Host: u.Host, Pid: u.Pid, Since: u.Since}
+	}
+	return nil
 }
 
 // party is who has session, by the first of the records that says so. Also one of a newer

@@ -2,6 +2,7 @@ package consulsession
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
@@ -27,8 +28,9 @@ type OperatorConfig struct {
 // Errors: *PermissionError, *UnreachableError, *RecordError, ctx's, and what a method names.
 type Operator struct {
 	OperatorConfig
-	api *api.Client
-	rt  *transport
+	api   *api.Client
+	rt    *transport
+	clock clockBounds
 }
 
 // NewOperator checks the settings of the client; it sends nothing. Its errors are *ConfigError.
@@ -40,11 +42,22 @@ func NewOperator(c OperatorConfig) (*Operator, error) {
 	if c.Wall == nil {
 		c.Wall = time.Now
 	}
-	return &Operator{c, client, rt}, nil
+	o := &Operator{OperatorConfig: c, api: client, rt: rt}
+	rt.answered = o.clock.note
+	return o, nil
 }
 
 // Close drops idle connections.
 func (o *Operator) Close() { o.rt.closeIdle() }
+
+// Skew is by how much, about, the clock of the agent is ahead of ours, if they differ by more
+// than can come of the way there: Consul says whole seconds. An agent on this host has our
+// clock.
+func (o *Operator) Skew() (ahead time.Duration, ok bool) {
+	o.clock.mu.Lock()
+	defer o.clock.mu.Unlock()
+	return (o.clock.max-o.clock.min)/2 + o.clock.min, o.clock.known && (o.clock.min > clockLimit || o.clock.max < -clockLimit)
+}
 
 // A Target is a lock, or one of its copies.
 type Target struct {
@@ -178,20 +191,24 @@ func (o *Operator) write(ctx context.Context, t Target, ops api.TxnOps) (r *api.
 // below them has changed, until it says false or ctx ends. An error before the first answer
 // ends it; after that trouble is told, and it goes on.
 func (o *Operator) Watch(ctx context.Context, begin string, changed func([]Lock) (more bool), trouble func(error)) error {
-	return o.watch(ctx, parent(begin), begin, func(kvs api.KVPairs) bool { return changed(o.beginning(begin, kvs)) }, trouble)
+	return o.watch(ctx, parent(begin), begin, watchRest, func(kvs api.KVPairs) bool { return changed(o.beginning(begin, kvs)) }, trouble)
 }
 
 // WatchOne is Watch for what Find finds.
 func (o *Operator) WatchOne(ctx context.Context, name string, changed func(Lock, Target) (more bool), trouble func(error)) error {
-	return o.watch(ctx, folder(name), name+"/", func(kvs api.KVPairs) bool { return changed(o.find(name, kvs)) }, trouble)
+	return o.watch(ctx, folder(name), name+"/", 0, func(kvs api.KVPairs) bool { return changed(o.find(name, kvs)) }, trouble)
 }
+
+// watchRest is how long a watch of many locks rests after each change: among thousands of
+// them something always changes, and each answer has them all.
+const watchRest = time.Second
 
 // troublePause is how long a watch rests after an error.
 const troublePause = time.Second
 
 // watch is one blocking read after the other. What it sees is what a leader said, so it is
 // for people to look at and no proof for anything that runs.
-func (o *Operator) watch(ctx context.Context, folder, probe string, changed func(api.KVPairs) bool, trouble func(error)) error {
+func (o *Operator) watch(ctx context.Context, folder, probe string, rest time.Duration, changed func(api.KVPairs) bool, trouble func(error)) error {
 	kvs, meta, err := o.first(ctx, folder, probe)
 	if err != nil || !changed(kvs) {
 		return err
@@ -208,21 +225,18 @@ func (o *Operator) watch(ctx context.Context, folder, probe string, changed func
 			return &PermissionError{cause(err), o.rule(probe, "read")}
 		case err != nil:
 			trouble(&UnreachableError{o.rt.address(), cause(err)})
-			select {
-			case <-time.After(troublePause):
-			case <-ctx.Done():
-				return context.Cause(ctx)
+			if err := pause(ctx, troublePause); err != nil {
+				return err
 			}
 			index = 0
 			continue
 		case !changed(kvs):
 			return nil
 		}
-		if meta.LastIndex < index {
-			index = 0 // it went back: a snapshot was restored
-		} else {
-			index = meta.LastIndex
+		if err := pause(ctx, rest); err != nil {
+			return err
 		}
+		index = meta.LastIndex // also if it went back: a snapshot was restored
 	}
 }
 
@@ -287,11 +301,11 @@ func (o *Operator) TakeBack(ctx context.Context, a Asked) (held bool, err error)
 		{KV: &api.KVTxnOp{Verb: api.KVCheckSession, Key: o.dir(a.Target) + ".lock", Session: a.From.Session}},
 		{KV: &api.KVTxnOp{Verb: api.KVDeleteCAS, Key: o.dir(a.Target) + ".step-down", Index: a.index}},
 	})
-	if no, ok := errors.AsType[*refused](err); ok && isStale(no.what) {
-		return true, nil // somebody else has asked since: that order stands
-	}
 	if notHeldBy(err) {
 		return false, nil
+	}
+	if no, ok := errors.AsType[*refused](err); ok && isStale(no.what) {
+		return true, nil // somebody else has asked since: that order stands
 	}
 	return true, err
 }
@@ -302,9 +316,10 @@ func notHeldBy(err error) bool {
 	return ok && (strings.Contains(no.what, "failed session check") || strings.Contains(no.what, "doesn't exist"))
 }
 
-// ring wakes the holder of t, which looks for orders every poll anyway.
+// ring wakes the holder of t, which looks for orders every poll anyway. Each time with other
+// contents: Consul wakes nobody for the same.
 func (o *Operator) ring(t Target) *api.TxnOp {
-	return &api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVSet, Key: o.dir(t) + ".lock-bell"}}
+	return &api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVSet, Key: o.dir(t) + ".lock-bell", Value: []byte(rand.Text())}}
 }
 
 func (o *Operator) order(reason string) Order {
@@ -322,10 +337,10 @@ func (o *Operator) Pause(ctx context.Context, name string, until time.Time, reas
 	order := o.order(reason)
 	order.Until = stamp(until.Truncate(time.Second))
 	t := Target{name, -1}
-	if _, err := o.write(ctx, t, api.TxnOps{{KV: &api.KVTxnOp{Verb: api.KVSet, Key: o.dir(t) + ".paused", Value: encode(order)}}, o.ring(t)}); err != nil {
+	if _, err := o.write(ctx, t, api.TxnOps{{KV: &api.KVTxnOp{Verb: api.KVSet, Key: o.dir(t) + ".paused", Value: encode(order)}}}); err != nil {
 		return order, Lock{}, err
 	}
-	l, err := o.eachCopy(ctx, name, o.ring)
+	l, err := o.ringAll(ctx, name)
 	return order, l, err
 }
 
@@ -340,22 +355,23 @@ func (o *Operator) Resume(ctx context.Context, name string) (was bool, err error
 	return l.Paused != nil, err
 }
 
-// eachCopy sends an operation for each copy that there is or may be, if there are any.
-func (o *Operator) eachCopy(ctx context.Context, name string, op func(Target) *api.TxnOp) (Lock, error) {
+// ringAll wakes all holders of a lock.
+func (o *Operator) ringAll(ctx context.Context, name string) (Lock, error) {
 	l, _, err := o.Find(ctx, name)
-	if err != nil || l.copies == nil {
+	if err != nil {
 		return l, err
 	}
-	n := l.Copies
-	for _, c := range l.Each {
-		n = max(n, c.Copy+1)
+	var ops api.TxnOps
+	if l.Holder != nil {
+		ops = append(ops, o.ring(Target{name, -1}))
 	}
-	for i := 0; i < n; i += chunk {
-		var ops api.TxnOps
-		for c := i; c < min(i+chunk, n); c++ {
-			ops = append(ops, op(Target{name, c}))
+	for _, c := range l.Each {
+		if c.Holder != nil {
+			ops = append(ops, o.ring(Target{name, c.Copy}))
 		}
-		if _, err := o.write(ctx, Target{name, -1}, ops); err != nil {
+	}
+	for some := range slices.Chunk(ops, chunk) {
+		if _, err := o.write(ctx, Target{name, -1}, some); err != nil {
 			return l, err
 		}
 	}

@@ -32,7 +32,7 @@ type PeriodRecord struct {
 	Schema  int      `json:"schema"`
 	Period  string   `json:"period"`
 	Spec    string   `json:"spec"`
-	State   string   `json:"state"` // "begun", "stopped" (it may be run again, as if it had died) or "ended"
+	State   string   `json:"state"` // "begun", "stopped" (not by itself: it may be run again, as if it had died) or "ended"
 	Token   uint64   `json:"token,omitempty"`
 	Host    string   `json:"host"`
 	Pid     int      `json:"pid"`
@@ -160,7 +160,8 @@ func (p Period) begin(r PeriodRecord, host string, pid int, session string, now 
 func (r PeriodRecord) end(token uint64, e Ended) PeriodRecord {
 	r.State, r.Token, r.Exit = periodEnded, token, e.Exit
 	r.Ended, r.Seconds = stamp(e.Ended.Truncate(time.Millisecond)), e.Ended.Sub(e.Started).Seconds()
-	if e.Outcome == "stopped" {
+	switch e.Outcome {
+	case "stopped", "lost", "failed": // not its own end: another may begin it again
 		r.State = periodStopped
 		r.Tried = slices.DeleteFunc(slices.Clone(r.Tried), func(h string) bool { return h == r.Host })
 	}

@@ -12,12 +12,27 @@ const Schema = 1
 // and for status. Nothing that is safe or unsafe depends on it.
 type Record struct {
 	Schema  int    `json:"schema"`
-	State   string `json:"state"` // "held", "released" or "waiting"
+	State   string `json:"state"` // "held", "released", "unfenced" or "waiting"
 	Host    string `json:"host"`
 	Pid     int    `json:"pid"`
 	Session string `json:"session"`
 	Since   string `json:"since"` // RFC 3339, the writer's wall clock
 	Command string `json:"command,omitempty"`
+	// Unfenced are holders that did not release, as far as this one was to fence them.
+	Unfenced []Unclean `json:"unfenced,omitempty"`
+}
+
+// stateUnfenced is a released lock before which somebody still has to be fenced.
+const stateUnfenced = "unfenced"
+
+// Unclean is a holder that didn't release the lock: it died, or lost the lock. Its work may
+// still have an effect.
+type Unclean struct {
+	Host    string `json:"host"`
+	Pid     int    `json:"pid"`
+	Session string `json:"session"`
+	Since   string `json:"since"`
+	Token   uint64 `json:"token,omitempty"` // 0: not known
 }
 
 // ParseRecord reads a record; ok is false for what isn't one (the value of consul lock,

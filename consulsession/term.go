@@ -25,7 +25,7 @@ type Term struct {
 	runs     []byte       // the record of runs as it was when the lock was acquired
 	period   PeriodRecord // as this term began it; zero without periods
 	before   *api.KVPair  // the record of the period as it was before
-	unclean  *Unclean
+	unclean  []Unclean
 	compared bool // the session was compared with what was asked for
 }
 
@@ -43,8 +43,9 @@ func (t *Term) Session() string { return t.session }
 // Key is the lock key.
 func (t *Term) Key() string { return t.c.lockKey(t.copy) }
 
-// Unclean is the last holder, if it didn't release: it died, or lost the lock. Else nil.
-func (t *Term) Unclean() *Unclean { return t.unclean }
+// Unclean are the holders that did not release before this one: the last one, and if that
+// one died (or failed) while it was to fence others, those, too. The oldest is first.
+func (t *Term) Unclean() []Unclean { return t.unclean }
 
 // Env is what the command's environment says of this term.
 func (t *Term) Env() []string {
@@ -214,10 +215,25 @@ type Ended struct {
 // destroyed, so that no request which is still under way can lock again. The caller must
 // be sure that nothing of the command is left. The lock key is never deleted.
 func (t *Term) Release(ctx context.Context, e Ended) error {
-	ops := t.c.unlockOps(t.session, t.copy)
+	defer t.End(ctx)
+	return t.Unlock(ctx, e)
+}
+
+// Unlock is the first half of Release, until it is answered. End must follow, whatever it returns.
+func (t *Term) Unlock(ctx context.Context, e Ended) error {
+	record := t.c.record("released", t.session)
+	t.c.last = lastTerm{session: t.session}
+	if e.Started.IsZero() {
+		t.c.last.unclean = t.unclean
+		record = t.c.unstarted(t.session, t.unclean)
+	}
+	ops := t.c.unlockOps(t.session, t.copy, record)
 	ops = append(ops, t.c.recordOps(t.copy, t.token, t.runs, t.period, t.before, e)...)
 	return t.c.unlock(ctx, ops, t.session, t.queued)
 }
+
+// End is the second half of Release.
+func (t *Term) End(ctx context.Context) { t.c.destroy(ctx, t.session) }
 
 // recordOps writes what a run was into the records. One that never started leaves none, and
 // its period as it was.
@@ -242,7 +258,7 @@ func (c *Contender) recordOps(copy int, token uint64, runs []byte, period Period
 	return ops
 }
 
-// unlock sends the transaction until it is answered, then destroys the session.
+// unlock sends the transaction until it is answered.
 func (c *Contender) unlock(ctx context.Context, ops api.TxnOps, session string, queued bool) error {
 	if queued {
 		ops = append(ops, &api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVDelete, Key: c.queueKey(session)}})
@@ -261,19 +277,21 @@ func (c *Contender) unlock(ctx context.Context, ops api.TxnOps, session string, 
 			break
 		}
 	}
-	// With the unlock carried out, the destruction arms no lock-delay for the next. Without an
-	// answer it is tried all the same: the session must not be used again, and a lock-delay
-	// from now is shorter than one from the end of its TTL.
-	dctx, done := context.WithTimeout(context.WithoutCancel(ctx), c.Poll/4)
-	defer done()
-	_, derr := c.api.Session().Destroy(session, (&api.WriteOptions{}).WithContext(dctx))
-	if derr != nil {
-		c.Log.Debug().Err(cause(derr)).Msg("cannot destroy the session; it ends by itself")
-	}
 	if no, ok := errors.AsType[*refused](err); err != nil && (!ok || isDenied(no.what)) {
 		return cause(err)
 	}
 	return nil
+}
+
+// destroy ends a session. With its unlock carried out, that arms no lock-delay for the next.
+// Without an answer to the unlock it is tried all the same: the session must not be used again,
+// and a lock-delay from now is shorter than one from the end of its TTL.
+func (c *Contender) destroy(ctx context.Context, session string) {
+	ctx, done := context.WithTimeout(context.WithoutCancel(ctx), c.Poll/4)
+	defer done()
+	if _, err := c.api.Session().Destroy(session, (&api.WriteOptions{}).WithContext(ctx)); err != nil {
+		c.Log.Debug().Err(cause(err)).Msg("cannot destroy the session; it ends by itself")
+	}
 }
 
 // releaseInfo is what another process needs to release a term of this contender.
@@ -290,18 +308,19 @@ type releaseInfo struct {
 	Pid     int
 	Command string
 	Session string
+	Unclean []Unclean
 }
 
-func (c *Contender) releaseInfo(session string, copy int) []byte {
-	return encode(releaseInfo{c.Client, c.Prefix, c.Name, c.Copies, copy, c.Period, c.Lease, c.Poll, c.Host, c.Pid, c.Command, session})
+func (c *Contender) releaseInfo(session string, copy int, unclean []Unclean) []byte {
+	return encode(releaseInfo{c.Client, c.Prefix, c.Name, c.Copies, copy, c.Period, c.Lease, c.Poll, c.Host, c.Pid, c.Command, session, unclean})
 }
 
 // ReleaseTerm releases the lock of a contender whose process has gone, with what that
-// contender gave to ready, in the time that ctx leaves. e is how the command ended, if it
-// did so before that process: it is written down, so that a periodic job which is done isn't
-// done again; without it the period stays begun. network replaces the network in tests; nil
-// is the real one.
-func ReleaseTerm(ctx context.Context, info []byte, e *Ended, network http.RoundTripper) error {
+// contender gave to ready, in the time that ctx leaves. e says whether the command was started
+// and, with an Outcome, how it ended if it did so before that process: this is written down, so
+// that a periodic job which is done isn't done again. Without one the period stays begun.
+// network replaces the network in tests; nil is the real one.
+func ReleaseTerm(ctx context.Context, info []byte, e Ended, network http.RoundTripper) error {
 	var i releaseInfo
 	if err := json.Unmarshal(info, &i); err != nil {
 		return fmt.Errorf("cannot read how to release the lock: %w", err)
@@ -314,19 +333,37 @@ func ReleaseTerm(ctx context.Context, info []byte, e *Ended, network http.RoundT
 		return err
 	}
 	defer c.Close()
-	ops := c.unlockOps(i.Session, i.Copy)
-	if e != nil {
-		more, err := c.lateRecordOps(ctx, i, *e)
-		if err != nil {
-			c.Log.Debug().Err(cause(err)).Msg("cannot read the records")
-		}
-		ops = append(ops, more...)
+	record := c.record("released", i.Session)
+	if e.Started.IsZero() {
+		record = c.unstarted(i.Session, i.Unclean)
 	}
+	ops := c.unlockOps(i.Session, i.Copy, record)
+	if e.Outcome != "" {
+		ops = append(ops, c.lateRecordOps(ctx, i, e)...)
+	}
+	defer c.destroy(ctx, i.Session)
 	return c.unlock(ctx, ops, i.Session, c.Copies == 0)
 }
 
-// lateRecordOps is recordOps for a term that another process began: what it knew is read.
-func (c *Contender) lateRecordOps(ctx context.Context, i releaseInfo, e Ended) (api.TxnOps, error) {
+// lateRecordOps is recordOps for a term that another process began: what it knew is read,
+// again and again while nobody answers. Released without it, a job that is done would be
+// begun anew.
+func (c *Contender) lateRecordOps(ctx context.Context, i releaseInfo, e Ended) api.TxnOps {
+	for {
+		ops, err := c.readRecordOps(ctx, i, e)
+		if err == nil {
+			return ops
+		}
+		c.Log.Debug().Err(cause(err)).Msg("cannot read the records")
+		_, isRefused := errors.AsType[*refused](err) // not ours any more
+		_, isBad := errors.AsType[*RecordError](err)
+		if isRefused || isBad || c.pause(ctx, c.Poll/20+c.Jitter(c.Poll/10)) != nil {
+			return nil
+		}
+	}
+}
+
+func (c *Contender) readRecordOps(ctx context.Context, i releaseInfo, e Ended) (api.TxnOps, error) {
 	dir := c.lockDir(i.Copy)
 	ctx, done := context.WithTimeout(ctx, c.Poll)
 	defer done()

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -60,21 +61,13 @@ func (c *Contender) mirrorKey(copy int) string {
 // acquire, which checks all that it depends on.
 type view struct {
 	slots   []slot
+	many    bool          // the slots are copies
+	mirrors api.KVPairs   // of all copies, also of those that there are no more
 	queue   []*api.KVPair // in order of arrival
 	paused  *api.KVPair
 	copies  *api.KVPair
 	plain   *api.KVPair // with copies: the lock of those who use the name without
-	mirrors state       // with copies
 }
-
-// state tells one state of some keys from any other: a change of one gives it the newest
-// index, and a deletion lowers their number.
-type state struct {
-	n      int
-	newest uint64
-}
-
-func (s *state) add(kv *api.KVPair) { s.n, s.newest = s.n+1, max(s.newest, kv.ModifyIndex) }
 
 // slot is the lock, or one of its copies.
 type slot struct {
@@ -93,14 +86,15 @@ func (v view) inQueue(session string) bool {
 	return slices.ContainsFunc(v.queue, func(e *api.KVPair) bool { return e.Session == session })
 }
 
-// ahead are the living entries before session's own; all of them, if it has none.
+// ahead are the living entries before session's own; all of them, if it has none. With copies
+// that of a holder (its request came late) isn't in anybody's way.
 func (v view) ahead(session string) []*api.KVPair {
 	var ahead []*api.KVPair
 	for _, e := range v.queue {
 		if e.Session == session {
 			break
 		}
-		if e.Session != "" {
+		if e.Session != "" && !(v.many && v.holds(e.Session)) {
 			ahead = append(ahead, e)
 		}
 	}
@@ -171,7 +165,7 @@ func (c *Contender) read(ctx context.Context) (view, error) {
 }
 
 func (c *Contender) view(r *api.TxnResponse) view {
-	v := view{slots: make([]slot, max(c.Copies, 1))}
+	v := view{slots: make([]slot, max(c.Copies, 1)), many: c.Copies > 0}
 	byKey := map[string]**api.KVPair{c.dir() + ".paused": &v.paused, c.dir() + ".copies": &v.copies}
 	for i := range v.slots {
 		s := &v.slots[i]
@@ -190,13 +184,13 @@ func (c *Contender) view(r *api.TxnResponse) view {
 		if res.KV == nil {
 			continue
 		}
+		if c.Copies > 0 && strings.HasPrefix(res.KV.Key, c.mirrorKey(-1)) {
+			v.mirrors = append(v.mirrors, res.KV)
+		}
 		if at, ok := byKey[res.KV.Key]; ok {
 			*at = res.KV
 		} else if strings.HasPrefix(res.KV.Key, c.queueKey("")) {
 			v.queue = append(v.queue, res.KV)
-		}
-		if strings.HasPrefix(res.KV.Key, c.mirrorKey(-1)) {
-			v.mirrors.add(res.KV)
 		}
 	}
 	slices.SortFunc(v.queue, func(a, b *api.KVPair) int {
@@ -233,7 +227,8 @@ func (c *Contender) refuse(v view, session string) error {
 		if err == nil {
 			return nil // this one has yet to run, or may have to
 		}
-		if first == nil {
+		// A copy whose record can't be used isn't done: that mustn't end with success.
+		if _, bad := errors.AsType[*RecordError](err); first == nil || bad {
 			first = err
 		}
 	}
@@ -264,19 +259,27 @@ func (c *Contender) periodOf(s slot) (PeriodRecord, error) {
 }
 
 // pick is the slot to acquire: one that an unanswered acquire may have got us, or the first
-// free one that is due and wasn't refused a moment ago.
+// free one that is due and wasn't refused a moment ago. Once refused, any of them: others have
+// seen the same ones free in the same instant, and would all go on to the next.
 func (c *Contender) pick(v view, session string, refused map[int]time.Duration) (slot, bool) {
 	for _, s := range v.slots {
 		if s.heldBy(session) {
 			return s, true
 		}
 	}
+	var can []slot
 	for _, s := range v.slots {
 		if s.free() && c.Now() >= refused[s.copy] && c.due(s, session) == nil {
-			return s, true
+			can = append(can, s)
 		}
 	}
-	return slot{}, false
+	switch {
+	case len(can) == 0:
+		return slot{}, false
+	case len(refused) == 0:
+		return can[0], true
+	}
+	return can[min(int(c.Jitter(time.Duration(len(can)))), len(can)-1)], true
 }
 
 // Copies is the value of .copies: how many copies of a lock there may be.

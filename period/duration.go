@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -25,9 +26,10 @@ var units = []struct {
 	length time.Duration
 }{{"w", week}, {"d", day}, {"h", time.Hour}, {"m", time.Minute}, {"s", time.Second}}
 
+// Compiled when they are needed: this program starts thrice for each run.
 var (
-	part   = regexp.MustCompile(`^([0-9]{1,12})([a-zµμ]*)`)
-	number = regexp.MustCompile(`^[0-9]+$`)
+	part   = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^([0-9]{1,12})([a-zµμ]*)`) })
+	number = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9]+$`) })
 )
 
 // durationSpec: how the clock is followed depends on the length.
@@ -52,7 +54,7 @@ func parseLength(text string) (time.Duration, error) {
 	switch {
 	case text == "":
 		return 0, fmt.Errorf("the period is empty; %s", examples)
-	case number.MatchString(text):
+	case number().MatchString(text):
 		n := strings.TrimLeft(short(text), "0")
 		if n == "" {
 			return 0, fmt.Errorf("%q: a period can't be zero; %s", short(text), examples)
@@ -65,7 +67,7 @@ func parseLength(text string) (time.Duration, error) {
 	}
 	var sum time.Duration
 	for rest := text; rest != ""; {
-		m := part.FindStringSubmatch(rest)
+		m := part().FindStringSubmatch(rest)
 		if m == nil {
 			return 0, fmt.Errorf("%q is no period; %s", short(text), examples)
 		}

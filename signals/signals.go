@@ -27,14 +27,20 @@ type Signal struct {
 func Receive() (c <-chan Signal, stop func()) {
 	in := make(chan os.Signal, 64)
 	out := make(chan Signal, 64)
-	for _, s := range received() {
-		if !signal.Ignored(s) {
-			signal.Notify(in, s)
+	take := func(signals []syscall.Signal) {
+		for _, s := range signals {
+			if !signal.Ignored(s) {
+				signal.Notify(in, s)
+			}
 		}
 	}
-	done := make(chan struct{})
+	take(received())
+	done, taken := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
+		// Beside what comes next: each takes some 15 µs, together longer than a request.
+		take(realtime())
+		close(taken)
 		for s := range in {
 			sig := s.(syscall.Signal)
 			select {
@@ -43,7 +49,7 @@ func Receive() (c <-chan Signal, stop func()) {
 			}
 		}
 	}()
-	return out, func() { signal.Stop(in); close(in); <-done }
+	return out, func() { <-taken; signal.Stop(in); close(in); <-done }
 }
 
 // fromTerminal: the kernel sends these to the whole foreground group.

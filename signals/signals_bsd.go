@@ -17,6 +17,8 @@ func received() []syscall.Signal {
 		unix.SIGALRM, unix.SIGWINCH, unix.SIGIO}
 }
 
+func realtime() []syscall.Signal { return nil }
+
 // Die ends this process by s, if s is one of the signals that Go's runtime ends a process
 // by. Else it returns: Go's own handler stays, and drops the others (USR1, ALRM) or makes a
 // dump and status 2 of them (QUIT, ABRT, faults).

@@ -8,10 +8,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// received lists what Receive takes.
+// received lists what Receive takes at once.
 func received() []syscall.Signal {
-	s := []syscall.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2,
+	return []syscall.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2,
 		unix.SIGALRM, unix.SIGWINCH, unix.SIGIO, unix.SIGPWR}
+}
+
+// realtime lists what it takes a moment later.
+func realtime() (s []syscall.Signal) {
 	// SIGRTMIN+1 to SIGRTMAX: 32 and 33 are the C library's, 34 is musl's, and Go's os/signal
 	// can't receive 34: it ends us, and the guard stops the command and releases.
 	for n := syscall.Signal(35); n <= 64; n++ {

@@ -6,7 +6,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // A cgroup is a fresh sub-cgroup (v2) that the command is started in, so that
@@ -37,8 +40,18 @@ func newCgroup(keeper int) (*cgroup, error) {
 	return c, nil
 }
 
-// enter moves the calling process in. Not by CLONE_INTO_CGROUP: on current kernels a
-// start into a cgroup that was killed once, or from one, is killed at birth.
+// bear has a fork with attr start its child in the cgroup. See launch for when that child is
+// killed at birth.
+func (c *cgroup) bear(attr *syscall.SysProcAttr) (done func(), err error) {
+	fd, err := unix.Open(c.dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	attr.UseCgroupFD, attr.CgroupFD = true, fd
+	return func() { unix.Close(fd) }, nil
+}
+
+// enterCgroup moves the calling process in. That always works, but takes long.
 func enterCgroup(dir string) error {
 	return os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte("0"), 0)
 }

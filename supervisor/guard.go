@@ -17,9 +17,10 @@ type Command struct {
 // Records says which ends of a command are final.
 type Records uint8
 
-// Ends that are final: none, an exit with 0, or all.
+// Ends that are final: none, an exit with 0, or all. A hook isn't the guarded command.
 const (
-	RecordNone Records = iota
+	RecordHook Records = iota
+	RecordNone
 	RecordSuccess
 	RecordAll
 )
@@ -224,16 +225,19 @@ func (g *guard) start(now Instant, c Command) {
 	g.phase, g.records = guardRunning, c.Records
 }
 
-// result is what is known of a command that ended for good, and not because it was told to
-// when the keeper was gone; nil if it didn't. An exit of 0 is always its own word: a periodic
-// job that is done must not be done again.
-func (g *guard) result(started, ended time.Time) *RunResult {
-	r := RunResult{Started: started, Ended: ended}
-	r.Exit, r.Outcome = exitOf(g.status)
-	if !g.natural || g.records == RecordNone || g.records == RecordSuccess && r.Exit != 0 {
-		return nil
+// result is what is known of the command when the keeper is gone: nothing, if it wasn't
+// started; and how it ended, if that was its end for good, and not because it was told to. An exit
+// of 0 is always its own word: a periodic job that is done must not be done again.
+func (g *guard) result(started, ended time.Time) (r RunResult) {
+	if g.phase == guardIdle || g.records == RecordHook {
+		return r
 	}
-	return &r
+	r.Started = started
+	code, outcome := exitOf(g.status)
+	if g.natural && (g.records == RecordAll || g.records == RecordSuccess && code == 0) {
+		r.Ended, r.Exit, r.Outcome = ended, code, outcome
+	}
+	return r
 }
 
 // stop is the keeper's order to end the tree by s.KillAt.

@@ -2,7 +2,6 @@ package supervisor
 
 import (
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -26,9 +25,9 @@ func IsGuard(args []string) bool { return len(args) == 3 && args[0] == guardName
 // GuardMain is the guard process: args are guardName, the descriptor that it reads
 // frames from and the one that it writes events to. When the keeper has gone, it stops
 // the tree and calls release once, with what the keeper gave it for that; the context
-// ends at the last instant at which that is worth while. r is how the command ended, if it
-// ended by itself before the keeper; else nil. It returns the exit code.
-func GuardMain(args []string, release func(ctx context.Context, info []byte, r *RunResult) error) int {
+// ends at the last instant at which that is worth while. r is what is
+// known of the command, see guard.result. It returns the exit code.
+func GuardMain(args []string, release func(ctx context.Context, info []byte, r RunResult) error) int {
 	in, err1 := strconv.Atoi(args[1])
 	out, err2 := strconv.Atoi(args[2])
 	if err1 != nil || err2 != nil {
@@ -57,13 +56,13 @@ type guardLoop struct {
 	stopSig chan struct{} // a stop signal that came to the guard itself
 	setup   setup
 	info    release // how to do free
-	free    func(context.Context, []byte, *RunResult) error
+	free    func(context.Context, []byte, RunResult) error
 	started time.Time
 	eof     bool
 	quit    bool
 }
 
-func newGuardLoop(in, out int, free func(context.Context, []byte, *RunResult) error) (*guardLoop, error) {
+func newGuardLoop(in, out int, free func(context.Context, []byte, RunResult) error) (*guardLoop, error) {
 	for _, fd := range []int{in, out} {
 		unix.CloseOnExec(fd)
 		if err := unix.SetNonblock(fd, true); err != nil {
@@ -89,12 +88,13 @@ func newGuardLoop(in, out int, free func(context.Context, []byte, *RunResult) er
 	}
 	l := &guardLoop{in: in, out: out, timer: timer, child: wake[0], wake: wake[1], buf: make([]byte, 64<<10),
 		stopSig: make(chan struct{}, 1), free: free}
-	l.procs = &procTree{statusFd: -1}
+	l.procs = &procTree{}
 	l.tree, l.send = l.procs, l.sendEvent
-	l.procs.beforeEnd = l.execStatus
+	l.procs.beforeEnd = l.hear
+	l.read() // the setup was most likely sent already: the shim comes up beside the rest of us
 	l.watchSignals()
-	lockMemory()
 	l.sendEvent(Event{Kind: GuardReady})
+	lockMemory()
 	return l, nil
 }
 
@@ -136,9 +136,7 @@ func (l *guardLoop) run() int {
 		if !l.eof {
 			fds = append(fds, unix.PollFd{Fd: int32(l.in), Events: unix.POLLIN})
 		}
-		if l.procs.statusFd >= 0 {
-			fds = append(fds, unix.PollFd{Fd: int32(l.procs.statusFd), Events: unix.POLLIN})
-		}
+		fds = append(fds, l.procs.waitsFor()...)
 		wait := pollLimit(l.next())
 		if l.phase == guardKilling {
 			wait = l.procs.pause()
@@ -155,7 +153,7 @@ func (l *guardLoop) run() int {
 		var drain [64]byte
 		_, _ = unix.Read(l.timer, drain[:])
 		_, _ = unix.Read(l.child, drain[:])
-		l.execStatus()
+		l.hear()
 		if !l.eof {
 			l.read()
 		}
@@ -165,6 +163,9 @@ func (l *guardLoop) run() int {
 		default:
 		}
 		l.tick(bootNow())
+		if l.phase == guardGone { // now, while the keeper releases
+			l.procs.close()
+		}
 	}
 	l.procs.close()
 	if l.quit || !l.eof {
@@ -200,9 +201,9 @@ func (l *guardLoop) releaseTerm() int {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	r := l.info.Result
-	if r == nil {
-		r = l.result(l.started, time.Now())
+	r := l.result(l.started, time.Now())
+	if l.info.Result != nil {
+		r = *l.info.Result
 	}
 	if err := l.free(ctx, l.info.Info, r); err != nil {
 		fmt.Fprintf(os.Stderr, "onlyone: onlyone was killed; its command is stopped, but cannot release the lock (it is free when its session ends): %v\n", err)
@@ -260,6 +261,7 @@ func (l *guardLoop) handle(kind frameKind, payload []byte) error {
 		}
 		l.killAfter, l.stopSignal = l.setup.KillAfter, l.setup.StopSignal
 		l.procs.keeper, l.procs.pgid, l.procs.sameGroup = l.setup.Keeper, l.setup.Pgid, l.setup.NewGroup
+		_ = l.procs.prepare() // start tries again, and has somebody to tell
 	case frameDeadlines:
 		term, kill, err := parseDeadlines(payload)
 		if err != nil {
@@ -299,25 +301,29 @@ func (l *guardLoop) handle(kind frameKind, payload []byte) error {
 	return nil
 }
 
-// execStatus looks whether the shim has executed the command or failed to.
-func (l *guardLoop) execStatus() {
-	if l.procs.statusFd < 0 {
-		return
+// hear takes in what the exec shim says.
+func (l *guardLoop) hear() {
+	word, errno := l.procs.hear()
+	switch {
+	case word == wordNone:
+	case word == wordStill && (l.phase == guardIdle || l.phase == guardRunning):
+		if err := l.procs.again(); err != nil && l.phase == guardRunning {
+			l.startFailed(err) // what was killed at birth is reaped; TreeGone follows
+		}
+	case word == wordStill: // it is to be killed anyway
+		l.procs.forget()
+	case l.phase == guardIdle: // somebody has killed it; start forks another one
+	case word == wordFailed:
+		l.startFailed(errno) // the shim ends now; TreeGone follows
+	default:
+		l.sendEvent(Event{Kind: Started, Pid: l.procs.pid})
 	}
-	var b [4]byte
-	n, err := unix.Read(l.procs.statusFd, b[:])
-	if err == unix.EAGAIN || err == unix.EINTR {
-		return
-	}
-	unix.Close(l.procs.statusFd)
-	l.procs.statusFd = -1
-	if n == 4 {
-		errno := syscall.Errno(binary.LittleEndian.Uint32(b[:]))
-		l.records = RecordNone
-		l.sendEvent(Event{Kind: StartFailed, Errno: errno, Detail: errno.Error()})
-		return // the shim ends now; TreeGone follows
-	}
-	l.sendEvent(Event{Kind: Started, Pid: l.procs.pid})
+}
+
+func (l *guardLoop) startFailed(err error) {
+	l.records = RecordHook // it never ran
+	errno, _ := err.(syscall.Errno)
+	l.sendEvent(Event{Kind: StartFailed, Errno: errno, Detail: err.Error()})
 }
 
 // newPipe makes a pipe whose ends are neither waited for nor inherited. The guard has one
@@ -342,9 +348,10 @@ type procTree struct {
 	keeper    int     // its pid
 	pgid      int
 	sameGroup bool
-	pid       int    // of the command; 0 before and after its life
-	statusFd  int    // of the exec shim, or -1
-	beforeEnd func() // the command has ended: what the shim had to say comes first
+	launch    *launch // nil when the command runs
+	command   []byte  // the frame of the command that was started
+	pid       int     // of the command; 0 before and after its life
+	beforeEnd func()  // the command has ended: what the shim had to say comes first
 	passes    int
 
 	writing    atomic.Bool // cgroup.kill is being written
@@ -352,37 +359,35 @@ type procTree struct {
 	nice       int // of the thread when it isn't a real-time one
 }
 
+// Start gives the command to the shim that was forked ahead, or to a new one.
 func (t *procTree) Start(c Command) (int, error) {
-	t.cgroup, _ = newCgroup(t.keeper)
-	exe, err := ownExecutable()
-	if err != nil {
-		return 0, err
+	t.command = commandFrame(c)
+	switch word, _ := t.hear(); {
+	case word == wordStill && t.again() == nil:
+		return t.pid, nil
+	case word != wordNone:
+		t.forget()
 	}
-	p, err := newPipe()
-	if err != nil {
-		return 0, err
+	if t.launch == nil {
+		if err := t.prepare(); err != nil {
+			t.close()
+			return 0, err
+		}
 	}
-	dir := ""
-	if t.cgroup != nil {
-		dir = t.cgroup.dir
+	t.give()
+	return t.pid, nil
+}
+
+// waitsFor is what a launch waits for.
+func (t *procTree) waitsFor() []unix.PollFd {
+	if t.launch == nil {
+		return nil
 	}
-	argv := append([]string{shimName, strconv.Itoa(p[1]), dir, strconv.Itoa(t.keeper), strconv.Itoa(os.Getpid()), c.Path}, c.Args...)
-	// The shim's end keeps its number and loses CLOEXEC for this one exec; this process
-	// forks nothing else.
-	_, _ = unix.FcntlInt(uintptr(p[1]), unix.F_SETFD, 0)
-	pid, err := syscall.ForkExec(exe, argv, &syscall.ProcAttr{
-		Env: c.Env, Files: []uintptr{0, 1, 2},
-		Sys: commandAttr(t.pgid, t.sameGroup),
-	})
-	unix.Close(p[1])
-	if err != nil {
-		unix.Close(p[0])
-		t.close()
-		return 0, err
+	fds := []unix.PollFd{{Fd: int32(t.launch.words), Events: unix.POLLIN}}
+	if len(t.launch.pending) > 0 {
+		fds = append(fds, unix.PollFd{Fd: int32(t.launch.order), Events: unix.POLLOUT})
 	}
-	t.started(pid)
-	t.pid, t.statusFd = pid, p[0]
-	return pid, nil
+	return fds
 }
 
 func (t *procTree) Signal(sig syscall.Signal) {
@@ -419,6 +424,8 @@ func (t *procTree) Reap() (*syscall.WaitStatus, bool) {
 	empty := t.reapPass(func(pid int, s syscall.WaitStatus) {
 		if pid == t.pid {
 			t.beforeEnd()
+		}
+		if pid == t.pid { // and not one that was killed at birth
 			status, t.pid = &s, 0
 		}
 	})
@@ -437,7 +444,13 @@ func (t *procTree) pause() int {
 	return int(killPause / time.Millisecond)
 }
 
+// close ends a shim that has had no order, and removes the cgroup.
 func (t *procTree) close() {
+	if t.launch != nil && t.pid == 0 {
+		_ = unix.Kill(t.launch.pid, unix.SIGKILL) // not reaped yet, so the pid is still its own
+		_, _ = syscall.Wait4(t.launch.pid, nil, 0, nil)
+	}
+	t.forget()
 	if t.cgroup != nil {
 		t.cgroup.remove()
 		t.cgroup = nil

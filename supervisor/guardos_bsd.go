@@ -29,6 +29,9 @@ type cgroup struct{ dir string }
 func newCgroup(int) (*cgroup, error) { return nil, errors.ErrUnsupported }
 func enterCgroup(string) error       { return errors.ErrUnsupported }
 func removeCgroups(int)              {}
-func (*cgroup) kill()                {}
-func (*cgroup) remove()              {}
-func (*cgroup) populated() bool      { return false }
+
+func (*cgroup) bear(*syscall.SysProcAttr) (func(), error) { return nil, errors.ErrUnsupported }
+
+func (*cgroup) kill()           {}
+func (*cgroup) remove()         {}
+func (*cgroup) populated() bool { return false }

@@ -36,7 +36,7 @@ func guardAttr(pidns bool) (*syscall.SysProcAttr, error) {
 // processor lets it finish only when real-time throttling sets in, a second later. Only
 // after the fork: the reset that keeps it from the command would also reset its niceness.
 func (t *procTree) realtime(on bool) {
-	if on == t.isRealtime || t.statusFd >= 0 || t.pid == 0 && on {
+	if on == t.isRealtime || t.launch != nil || t.pid == 0 && on {
 		return
 	}
 	attr := unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Flags: unix.SCHED_FLAG_RESET_ON_FORK, Priority: 1}

@@ -234,7 +234,9 @@ func (g *guardProcess) Quit() {
 	close(g.sig)
 	g.from.Close()
 	g.wg.Wait()
-	removeCgroups(os.Getpid())
+	if !clean {
+		removeCgroups(os.Getpid())
+	}
 }
 
 // waitEnd waits up to 500 ms for the guard's end.

@@ -29,6 +29,7 @@ type holding struct {
 	told           bool    // a stop signal came to this process itself: toldBy
 	toldBy         syscall.Signal
 	asked          bool  // one came to the guard
+	undead         bool  // something of a hook or the command cannot be killed: nothing is released
 	order          Order // what an operator asked for first
 
 	ctx      context.Context
@@ -45,6 +46,7 @@ type holding struct {
 
 	begun    time.Time // when the first command of the term was started, by the wall clock
 	ended    time.Time // when the last one ended
+	cut      bool      // it was told to, or it would have been started again
 	restarts int
 }
 
@@ -104,7 +106,7 @@ func (h *holding) arm() error {
 		if err != nil {
 			sent = h.term.Sent()
 			if sig, stopped := h.idle(h.Dials.Poll/40 + h.Jitter(h.Dials.Poll/8)); stopped {
-				h.told, h.toldBy = true, sig.Signal
+				h.told, h.toldBy, h.stopped = true, sig.Signal, true
 				return nil // work starts nothing
 			}
 		}
@@ -173,8 +175,8 @@ func (h *holding) watch() {
 
 // turn waits for the next thing that happens and takes it in; true if it was the timer.
 func (h *holding) turn(timer <-chan time.Time) (fired bool) {
-	h.Observer.Beat()
 	select {
+	case <-h.Turns:
 	case <-timer:
 		return true
 	case <-h.alarm.C():
@@ -228,10 +230,11 @@ func (o Order) String() string {
 	return what
 }
 
+// stopRequested reports whether somebody has asked for the command's end.
+func (h *holding) stopRequested() bool { return h.told || h.asked || h.order.Kind != 0 }
+
 // ending reports whether nothing more may be started in this term.
-func (h *holding) ending() bool {
-	return h.told || h.asked || h.dead || h.guardDied || h.order.Kind != 0
-}
+func (h *holding) ending() bool { return h.stopRequested() || h.dead || h.guardDied }
 
 // events is the guard's channel, or nil when it has died.
 func (h *holding) events() <-chan Event {
@@ -243,8 +246,11 @@ func (h *holding) events() <-chan Event {
 
 // deadlines does what is due. It ends the run only if the tree can't be emptied.
 func (h *holding) deadlines(now Instant) (Outcome, bool) {
+	// A keeper that was stopped may find that the command had ended before, under the lease.
 	if !h.dead && now >= h.termAt {
-		h.lose(h.unproven(), h.killAt)
+		if h.heard(); !h.gone && now >= h.termAt {
+			h.lose(h.unproven(), h.killAt)
+		}
 	}
 	if h.dead && now >= h.killAt+enforceAfter && !h.guardDied && !h.heard() {
 		h.Log.Error().Msg("the guard did not act in time: killing everything from here")
@@ -509,7 +515,7 @@ func (h *holding) stop(s Signal) {
 	h.Observer.State("stopping")
 	h.Log.Info().Msgf("stopping the command, SIGKILL in %s", h.StopTimeout)
 	if h.broken.releaseBeforeGone {
-		h.release(h.term, RunResult{})
+		h.unlock(h.term, RunResult{}, false)
 	}
 	sig := h.StopSignal
 	if s.FromTerminal {

@@ -32,9 +32,11 @@ func TestMain(m *testing.M) {
 	case IsShim(os.Args):
 		os.Exit(ShimMain(os.Args))
 	case IsGuard(os.Args):
-		os.Exit(GuardMain(os.Args, func(_ context.Context, info []byte, _ *RunResult) error { return folder(info).release("guard") }))
+		os.Exit(GuardMain(os.Args, func(_ context.Context, info []byte, _ RunResult) error { return folder(info).release("guard") }))
 	case os.Getenv(keeperEnv) != "":
 		os.Exit(keeperMain())
+	case os.Getenv(bornEnv) != "":
+		os.Exit(bornMain())
 	}
 	flag.Parse()
 	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
@@ -65,7 +67,8 @@ func testDials() Dials {
 	return Dials{Lease: 4 * time.Second, KillAfter: 500 * time.Millisecond, TTL: 10 * time.Second, Poll: 400 * time.Millisecond}
 }
 
-// folder is a lock that is held until the file "silent" exists.
+// folder is a lock that is held until the file "silent" exists. With a file "refused" it can't be
+// acquired, and with one "held" others have it.
 type folder string
 
 func (f folder) path(name string) string { return filepath.Join(string(f), name) }
@@ -76,7 +79,19 @@ func (f folder) release(by string) error {
 	return os.WriteFile(f.path("released"), fmt.Appendf(nil, "%s %d %v", by, len(nasty.Survivors(string(tag))), nasty.Survivors(string(tag))), 0o666)
 }
 
-func (f folder) Acquire(_ context.Context, ready func([]byte) error) (Term, error) {
+func (f folder) Acquire(ctx context.Context, ready func([]byte) error, looks func(bool)) (Term, error) {
+	looks(true)
+	for _, why := range []string{"refused", "held"} {
+		if _, err := os.Stat(f.path(why)); err != nil {
+			continue
+		}
+		looks(false)
+		_ = os.WriteFile(f.path("contended"), nil, 0o666)
+		if why == "held" {
+			<-ctx.Done()
+		}
+		return nil, errors.New(why)
+	}
 	if err := ready([]byte(f)); err != nil {
 		return nil, err
 	}
@@ -98,9 +113,10 @@ func (t folderTerm) Renew(context.Context) error {
 	}
 	return nil
 }
-func (t folderTerm) Watch(ctx context.Context, _ func())      { <-ctx.Done() }
-func (t folderTerm) Unclean() []string                        { return nil }
-func (t folderTerm) Release(context.Context, RunResult) error { return t.release("keeper") }
+func (t folderTerm) Watch(ctx context.Context, _ func())     { <-ctx.Done() }
+func (t folderTerm) Unclean() [][]string                     { return nil }
+func (t folderTerm) Unlock(context.Context, RunResult) error { return t.release("keeper") }
+func (t folderTerm) End(context.Context)                     {}
 
 // keeperMain is a keeper process: its exit code is 100 + the outcome's kind, or it dies by
 // the command's signal.

@@ -30,23 +30,42 @@ type incarnation struct {
 func (h *holding) work() Outcome {
 	h.watch()
 	h.heed()
-	if env := h.term.Unclean(); env != nil && h.Hooks.Fence.Path != "" && !h.ending() {
-		h.Log.Info().Msg("the last holder did not release: fencing it")
-		if err := h.hook("fence", h.Hooks.Fence, env...); err != nil && !h.ending() {
-			return Outcome{Kind: NotFenced, Err: err}
-		}
+	if err := h.fence(); err != nil {
+		return Outcome{Kind: NotFenced, Err: err}
 	}
-	if !h.ending() {
+	entered := !h.ending()
+	if entered {
 		h.sideHook("acquire", h.Hooks.OnAcquire)
 	}
 	out := h.command()
-	if out.Kind == Ended || out.Kind == HandedOver {
-		if held := h.Clock.Now() - h.term.Sent(); h.MinHold > held && !h.ending() {
-			h.rest("keeping the lock", h.MinHold-held)
-		}
+	if held := h.Clock.Now() - h.term.Sent(); out.Kind == Ended && h.MinHold > held && !h.ending() {
+		h.rest("keeping the lock", h.MinHold-held)
+	}
+	// However the command fared: what the acquire hook has done is for this one to undo.
+	if entered && out.Kind != LostAlive {
 		h.sideHook("release", h.Hooks.OnRelease, fmt.Sprintf("ONLYONE_EXIT=%d", h.result(out).Exit))
+		if h.undead { // the hook
+			return h.unstarted()
+		}
 	}
 	return out
+}
+
+// fence runs the fence command for each holder that did not release.
+func (h *holding) fence() error {
+	if h.Hooks.Fence.Path == "" {
+		return nil
+	}
+	for _, env := range h.term.Unclean() {
+		if h.ending() {
+			return nil // command will say why
+		}
+		h.Log.Info().Msg("a holder before did not release: fencing it")
+		if err := h.hook("fence", h.Hooks.Fence, env...); err != nil && !h.ending() {
+			return err
+		}
+	}
+	return nil
 }
 
 // command runs the command, again and again where that is asked for.
@@ -58,7 +77,7 @@ func (h *holding) command() Outcome {
 		select { // a stop that came while the lock was acquired
 		case sig := <-h.Signals:
 			if endsContender(sig.Signal) {
-				h.told, h.toldBy = true, sig.Signal
+				h.told, h.toldBy, h.stopped = true, sig.Signal, true
 			}
 		default:
 		}
@@ -73,7 +92,7 @@ func (h *holding) command() Outcome {
 		cmd.Records = h.Restart.records()
 		h.Observer.State("running")
 		out := h.run(cmd, true, "running", h.MaxRuntime)
-		h.ended = time.Now()
+		h.ended, h.cut = time.Now(), h.stopRequested()
 		h.Observer.Ended(h.result(out))
 		if h.Clock.Now()-start >= steadyRun {
 			h.restarts, delay = 0, h.Restart.Delay
@@ -82,11 +101,12 @@ func (h *holding) command() Outcome {
 			return h.handOver(out)
 		}
 		h.restarts++
-		wait := delay/2 + h.Jitter(delay)
+		wait := min(delay/2+h.Jitter(delay), longestDelay)
 		delay = min(2*delay, longestDelay)
 		h.Observer.State("restarting")
 		h.Log.Warn().Msgf("the command ended (%s): starting it again in %s", ending(out), wait.Round(100*time.Millisecond))
 		if !h.rest("restarting", wait) {
+			h.cut = true
 			end := h.unstarted()
 			end.Status = out.Status
 			return end
@@ -124,7 +144,10 @@ func (h *holding) again(out Outcome) bool {
 		}
 		return false
 	}
-	return true
+	if h.drained.On { // it was let finish; a restart would be something new
+		h.obey(Order{DrainHost, h.drained.Why})
+	}
+	return !h.ending()
 }
 
 // ending says how a command ended, for people.
@@ -149,6 +172,8 @@ func (h *holding) handOver(out Outcome) Outcome {
 // unstarted is why the command isn't started (again).
 func (h *holding) unstarted() Outcome {
 	switch {
+	case h.undead:
+		return Outcome{Kind: LostAlive, Err: h.cause}
 	case h.dead:
 		return Outcome{Kind: Lost, Err: h.cause, LateBy: h.lateBy}
 	case h.guardDied:
@@ -193,16 +218,19 @@ func hookError(out Outcome, limit time.Duration) error {
 // Nothing is alive meanwhile; if the keeper dies after that, the new guard releases, and
 // writes down how the command ended.
 func (h *holding) freshGuard() bool {
-	if !h.used {
-		return !h.dead && !h.guardDied
-	}
-	r := h.finished()
-	h.quitGuard()
-	h.used = false
-	err := h.startGuard()
-	if err == nil {
-		h.guard.ReleaseInfo(h.info, r)
-		err = h.armGuard(h.killAt)
+	var err error
+	if h.used {
+		r := h.finished()
+		h.quitGuard()
+		h.used = false
+		if err = h.startGuard(h.StartGuard); err == nil {
+			h.guard.ReleaseInfo(h.info, r)
+			kill := h.killAt
+			if h.broken.restartUnproven {
+				kill = h.Clock.Now() + h.Dials.RenewDeadline() + h.Dials.KillAfter
+			}
+			err = h.armGuard(kill)
+		}
 	}
 	switch {
 	case h.Clock.Now() >= h.termAt:
@@ -213,15 +241,15 @@ func (h *holding) freshGuard() bool {
 	return !h.dead && !h.guardDied
 }
 
-// finished is the result that a guard writes down if the keeper dies after the command has
-// ended for good; nil before.
+// finished is what a guard that was started in the course of the term does not see itself: that
+// the command was started and, once it has ended for good, how. nil if it wasn't started.
 func (h *holding) finished() *RunResult {
-	if h.ended.IsZero() || h.Restart.Policy == RestartAlways {
+	if h.begun.IsZero() {
 		return nil
 	}
 	r := h.result(Outcome{Kind: Ended, Status: h.status, TimedOut: h.timedOut, Killed: h.killed})
-	if h.Restart.Policy == RestartOnFailure && r.Exit != 0 {
-		return nil
+	if h.ended.IsZero() || h.Restart.Policy == RestartAlways || h.Restart.Policy == RestartOnFailure && r.Exit != 0 {
+		return &RunResult{Started: h.begun}
 	}
 	return &r
 }
@@ -241,6 +269,7 @@ func (h *holding) run(c Command, main bool, what string, limit time.Duration) Ou
 	defer func() { h.alive = false }()
 	for {
 		if out, ended := h.deadlines(h.Clock.Now()); ended {
+			h.undead = out.Kind == LostAlive
 			return out
 		}
 		if h.turn(over) {
@@ -313,13 +342,18 @@ func (h *holding) result(o Outcome) RunResult {
 			r.Exit, r.Outcome = exitKilled, "timeout"
 		case o.TimedOut:
 			r.Exit, r.Outcome = exitTimedOut, "timeout"
-		case r.Exit != 0 && (h.told || h.asked || h.order.Kind != 0):
+		case r.Exit != 0 && h.cut:
 			r.Outcome = "stopped"
 		}
 	case Lost:
 		r.Outcome = "lost"
+	case NotFenced:
+		r.Outcome = "unfenced"
 	case NotStarted:
-		r.Started, r.Outcome = time.Time{}, "failed"
+		r.Outcome = "failed"
+		if h.restarts == 0 { // it has never run
+			r.Started = time.Time{}
+		}
 	default:
 		r.Outcome = "failed"
 	}
@@ -349,7 +383,7 @@ func (s *supervisor) afterLoss(t Term, cause error) {
 // unleased runs c under a guard of its own for at most limit. No lease is needed; a stop
 // signal kills it.
 func (s *supervisor) unleased(c Command, limit time.Duration) error {
-	if err := s.startGuard(); err != nil {
+	if err := s.startGuard(s.StartGuard); err != nil {
 		return err
 	}
 	defer s.quitGuard()
@@ -363,6 +397,7 @@ func (s *supervisor) unleased(c Command, limit time.Duration) error {
 	defer stop()
 	for {
 		select {
+		case <-s.Turns:
 		case e, ok := <-s.guard.Events():
 			switch {
 			case !ok:
@@ -374,6 +409,7 @@ func (s *supervisor) unleased(c Command, limit time.Duration) error {
 			}
 		case sig := <-s.Signals:
 			if endsContender(sig.Signal) {
+				s.stopped = true
 				s.guard.Kill()
 			}
 		case <-over:

@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"path"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -54,13 +55,16 @@ const (
 	stopSignal  // SIGTERM to onlyone
 	staleLeader // a deposed leader answers renewals and watches from memory, and nothing else
 	ambush      // the session ends just after a proof whose answer is late; then silence or a stop
+	stepDown    // an operator's orders
+	pauseOrder  // for a while, and taken back or not
+	endRace     // the keeper is killed when the command has just ended
 	keyDeleted  // only the token covers it
 	delaysLost  // only the token covers it
 )
 
 var faultNames = []string{"requests lost", "answers lost", "answers late", "requests late", "500s", "agent gone", "no leader",
 	"stale timer", "session destroyed", "Consul frozen", "keeper stopped", "keeper killed", "guard stopped", "guard killed",
-	"host suspended", "SIGTERM", "stale leader", "ambush", "key deleted", "lock-delays forgotten"}
+	"host suspended", "SIGTERM", "stale leader", "ambush", "step-down", "pause", "keeper killed at the end", "key deleted", "lock-delays forgotten"}
 
 func (f fault) String() string {
 	return fmt.Sprintf("%7.3fs  %s on h%d for %s", f.at.Seconds(), faultNames[f.kind], f.host+1, f.long)
@@ -72,6 +76,27 @@ type schedule struct {
 	hosts  int
 	lives  []childLife
 	faults []fault
+
+	copies int
+	period time.Duration
+	skews  []time.Duration // of the wall clocks
+	what   extras
+}
+
+// extras are what all hosts are told beyond the defaults.
+type extras struct {
+	restart            Restart
+	minHold, maxRun    time.Duration
+	onLostWait, hooked bool
+	hooks              map[string]childLife
+}
+
+func (e extras) tell(c *Config) {
+	c.Restart, c.MinHold, c.MaxRuntime, c.OnLostWait = e.restart, e.minHold, e.maxRun, e.onLostWait
+	if e.hooked {
+		hook := Command{Path: "/bin/hook"}
+		c.Hooks = Hooks{Fence: hook, OnAcquire: hook, OnRelease: hook, OnLoss: hook, Timeout: 3 * time.Second}
+	}
 }
 
 // faultTime is how long faults are begun; calm is what comes after, in which somebody must run.
@@ -84,8 +109,9 @@ const (
 func (s schedule) String() string {
 	var b strings.Builder
 	for i, l := range s.lives {
-		fmt.Fprintf(&b, "  h%d: %+v\n", i+1, l)
+		fmt.Fprintf(&b, "  h%d: %+v, clock %s\n", i+1, l, s.skews[i])
 	}
+	fmt.Fprintf(&b, "  %d copies, period %s, %+v\n", s.copies, s.period, s.what)
 	for _, f := range s.faults {
 		fmt.Fprintf(&b, "  %s\n", f)
 	}
@@ -102,6 +128,7 @@ func newSchedule(seed uint64) schedule {
 		}
 		s.lives = append(s.lives, l)
 	}
+	s.vary(rand.New(rand.NewPCG(seed, 0x0a11)))
 	tokenOnly := r.IntN(12) == 0 // rarely: these weaken what is checked
 	for n := 1 + r.IntN(6); n > 0; n-- {
 		kind := faultKind(r.IntN(int(keyDeleted)))
@@ -110,6 +137,10 @@ func newSchedule(seed uint64) schedule {
 			kind = ambush
 		case 2:
 			kind = staleLeader
+		case 3:
+			if s.period > 0 {
+				kind = endRace
+			}
 		}
 		if tokenOnly && r.IntN(2) == 0 {
 			kind = keyDeleted + faultKind(r.IntN(2))
@@ -130,12 +161,66 @@ func newSchedule(seed uint64) schedule {
 	return s
 }
 
+// vary makes of some schedules those of periods, of copies, and of what is done beside the command.
+func (s *schedule) vary(r *rand.Rand) {
+	some := func(most time.Duration) time.Duration { return time.Duration(r.Int64N(int64(most))) }
+	switch r.IntN(4) {
+	case 0:
+		s.copies = 2 + r.IntN(2)
+	case 1:
+		s.period = []time.Duration{20 * time.Second, 40 * time.Second, 10 * time.Minute}[r.IntN(3)]
+		if r.IntN(4) == 0 {
+			s.copies = 2
+		}
+	}
+	for s.copies > 0 && s.hosts <= s.copies {
+		s.hosts++
+		s.lives = append(s.lives, s.lives[0])
+	}
+	for i := range s.hosts {
+		s.skews = append(s.skews, some(10*time.Second)-5*time.Second)
+		switch l := &s.lives[i]; {
+		case s.period > 0:
+			l.runs, l.dawdle = max(l.runs, time.Millisecond)%(10*time.Second)+time.Millisecond, l.dawdle/4
+		case s.copies > 0 && l.runs > 0:
+			l.runs += 5 * time.Second
+		}
+		if r.IntN(4) == 0 {
+			s.lives[i].exit = 1
+		}
+	}
+	if r.IntN(3) == 0 {
+		s.what.restart = Restart{Policy: RestartPolicy(1 + r.IntN(2)), Delay: time.Second + some(4*time.Second), Most: r.IntN(3)}
+		if s.period > 0 {
+			s.what.restart = Restart{Policy: RestartOnFailure, Delay: time.Second + some(3*time.Second), Most: 1}
+		}
+	}
+	if r.IntN(4) == 0 {
+		s.what.hooked = true
+		s.what.hooks = map[string]childLife{}
+		for _, name := range []string{"fence", "acquire", "release", "loss"} {
+			l := childLife{runs: time.Millisecond + some(4*time.Second), exit: r.IntN(2), deaf: r.IntN(4) == 0, killLag: some(800 * time.Millisecond)}
+			if name == "fence" {
+				l.runs, l.exit = l.runs/2, 0
+			}
+			s.what.hooks[name] = l
+		}
+	}
+	s.what.onLostWait = r.IntN(3) == 0
+	if r.IntN(8) == 0 && s.period == 0 {
+		s.what.minHold = some(30 * time.Second)
+	}
+	if r.IntN(8) == 0 {
+		s.what.maxRun = time.Second + some(30*time.Second)
+	}
+}
+
 // run plays the schedule and returns the world.
-func (s schedule) run(broken brokenRules, ttlAsLease, quiet bool) *world {
+func (s schedule) run(r rules, quiet bool) *world {
 	w := newWorld(s.seed, s.hosts)
-	w.broken, w.ttlAsLease, w.quiet = broken, ttlAsLease, quiet
+	w.rules, w.broken, w.quiet, w.copies, w.period = r, r.broken, quiet, s.copies, s.period
 	for i, h := range w.hosts {
-		h.life = s.lives[i]
+		h.life, h.skew, h.hooks, h.tweak = s.lives[i], s.skews[i], s.what.hooks, s.what.tell
 	}
 	var wg sync.WaitGroup
 	for i, h := range w.hosts {
@@ -156,6 +241,7 @@ func (s schedule) run(broken brokenRules, ttlAsLease, quiet bool) *world {
 	w.mu.Unlock()
 	time.Sleep(calm)
 	w.checkProgress(before)
+	w.checkPeriods()
 	w.shutdown(&wg)
 	return w
 }
@@ -166,15 +252,36 @@ func (s schedule) run(broken brokenRules, ttlAsLease, quiet bool) *world {
 func (w *world) checkProgress(before int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, c := range w.children {
-		if !c.gone {
-			return // somebody runs
+	if w.period > calm/2 {
+		return // it may be done: checkPeriods
+	}
+	for _, dir := range w.dirs() {
+		runs := func(c *simChild) bool { return c.key == dir+".lock" && c.hook == "" }
+		if !slices.ContainsFunc(w.children[before:], runs) &&
+			!slices.ContainsFunc(w.children, func(c *simChild) bool { return !c.gone && runs(c) }) {
+			w.violate("nobody has run %s for %s after the last fault", dir, calm)
 		}
 	}
-	if len(w.children) > before {
-		return
+}
+
+// checkPeriods: in the calm the last period was run to its end by somebody, whoever began it.
+func (w *world) checkPeriods() {
+	held := w.heldLocks() // perhaps between two restarts
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, dir := range w.dirs() {
+		if w.period == 0 {
+			return
+		}
+		p := w.last[dir]
+		if p == nil {
+			w.violate("no period of %s was begun", dir)
+			continue
+		}
+		if !p.ended && !slices.Contains(held, dir+".lock") {
+			w.violate("period %s of %s was begun and didn't end, and nobody runs it", p.id, dir)
+		}
 	}
-	w.violate("nobody has run for %s after the last fault", calm)
 }
 
 // shutdown ends all hosts.
@@ -239,13 +346,25 @@ func (w *world) inject(f fault) {
 		time.Sleep(f.long)
 		w.model.ElectLeader()
 	case consulStaleTimer:
-		if session, _ := w.model.Holder(simLockKey); session != "" {
-			w.model.StaleTimer(session)
-		}
+		w.ofHolder(r, func(_, session string) { w.model.StaleTimer(session) })
 	case consulDestroy:
-		if session, _ := w.model.Holder(simLockKey); session != "" {
-			w.model.DestroySession(session)
+		w.ofHolder(r, func(_, session string) { w.model.DestroySession(session) })
+	case stepDown:
+		w.ofHolder(r, func(key, session string) {
+			w.model.PutKey(path.Dir(key)+"/.step-down", fmt.Sprintf(`{"schema":1,"session":%q}`, session))
+			w.model.PutKey(key+"-bell", fmt.Sprint(w.now()))
+		})
+	case pauseOrder:
+		if r.IntN(2) == 0 { // in the moment of an acquire
+			h.onceOnAcquire(f.long, 10*time.Millisecond)
 		}
+		w.pauseAll(f.long)
+		if r.IntN(2) == 0 {
+			time.Sleep(f.long / 2)
+			w.resumeAll()
+		}
+	case endRace:
+		w.endRace(r, f.long)
 	case consulFreeze:
 		w.model.Freeze()
 		time.Sleep(f.long)
@@ -302,12 +421,92 @@ func (w *world) inject(f fault) {
 		w.mu.Lock()
 		w.tokenOnly = true
 		w.mu.Unlock()
-		w.model.DeleteKey(simLockKey)
+		w.ofHolder(r, func(key, _ string) { w.model.DeleteKey(key) })
 	case delaysLost:
 		w.mu.Lock()
 		w.tokenOnly = true
 		w.mu.Unlock()
 		w.model.ForgetLockDelays()
+	}
+}
+
+// ofHolder does f with one of the locks that are held.
+func (w *world) ofHolder(r *rand.Rand, f func(key, session string)) {
+	if held := w.heldLocks(); len(held) > 0 {
+		key := held[r.IntN(len(held))]
+		session, _ := w.model.Holder(key)
+		f(key, session)
+	}
+}
+
+// onceOnAcquire returns when the host has sent an acquire, which arrives late by so much, or
+// when limit is over.
+func (h *simHost) onceOnAcquire(limit, late time.Duration) {
+	sent := make(chan struct{})
+	wait := sent
+	h.net.SetFaults(func(req *consulmodel.Request) consulmodel.Plan {
+		if len(req.Ops) == 0 || !isLock(req.Ops[0].Key) || !req.Has("lock") {
+			return consulmodel.Plan{}
+		}
+		if sent != nil {
+			close(sent)
+		}
+		sent = nil
+		return consulmodel.Plan{RequestDelay: late}
+	})
+	select {
+	case <-wait:
+	case <-time.After(limit):
+	}
+	h.net.SetFaults(nil)
+}
+
+// pauseAll pauses the lock for long, and tells the holders of copies.
+func (w *world) pauseAll(long time.Duration) {
+	w.model.PutKey(simDir+".paused", fmt.Sprintf(`{"schema":1,"until":%q}`, time.Now().Add(long).UTC().Format(time.RFC3339Nano)))
+	for _, key := range w.heldLocks() {
+		w.model.PutKey(key+"-bell", fmt.Sprint(w.now()))
+	}
+}
+
+func (w *world) resumeAll() {
+	w.model.DeleteKey(simDir + ".paused")
+}
+
+// endRace kills the keeper of the next command that ends by itself, in the moment of its end
+// or soon after: its guard knows the end, and the records don't yet.
+func (w *world) endRace(r *rand.Rand, respawn time.Duration) {
+	soon := time.Duration(r.Int64N(int64(10 * time.Millisecond)))
+	for range 300 {
+		time.Sleep(100 * time.Millisecond)
+		w.mu.Lock()
+		var next *simChild
+		for _, c := range w.children {
+			if !c.gone && c.hook == "" && c.host.life.runs > 0 {
+				next = c
+			}
+		}
+		now := w.now()
+		w.mu.Unlock()
+		if next == nil {
+			continue
+		}
+		h := next.host
+		if left := next.started + h.life.runs - now; left >= 0 {
+			time.Sleep(left)
+		}
+		h.net.SetFaults(func(req *consulmodel.Request) consulmodel.Plan { // the release is on its way for a while
+			return consulmodel.Plan{RequestDelay: 20 * time.Millisecond}
+		})
+		time.Sleep(soon)
+		if h.impair() {
+			h.killKeeper(respawn)
+			h.net.SetFaults(nil)
+			h.repair()
+			return
+		}
+		h.net.SetFaults(nil)
+		return
 	}
 }
 
@@ -349,6 +548,11 @@ func (h *simHost) killGuard() {
 	if g == nil {
 		return
 	}
+	h.w.mu.Lock()
+	if g.tree.child != nil {
+		g.tree.child.unknown = true
+	}
+	h.w.mu.Unlock()
 	g.kill()
 	if !h.life.deaf { // a command without descendants
 		g.tree.Kill()
@@ -370,12 +574,13 @@ func (h *simHost) ambush(r *rand.Rand) {
 		if hit {
 			return drop
 		}
-		if len(req.Ops) == 0 || req.Ops[0].Key != simLockKey || !req.Has(map[bool]string{true: "lock", false: "check-session"}[onAcquire]) {
+		if len(req.Ops) == 0 || !isLock(req.Ops[0].Key) || !req.Has(map[bool]string{true: "lock", false: "check-session"}[onAcquire]) {
 			return consulmodel.Plan{}
 		}
 		hit = true
+		key := req.Ops[0].Key
 		time.AfterFunc(end, func() {
-			if session, _ := h.w.model.Holder(simLockKey); session != "" {
+			if session, _ := h.w.model.Holder(key); session != "" {
 				h.w.model.StaleTimer(session)
 			}
 		})
@@ -426,14 +631,16 @@ func (h *simHost) suspend(long time.Duration) {
 
 // rules are what a simulation switches off; the zero value is the program as it is.
 type rules struct {
-	broken     brokenRules
-	ttlAsLease bool
+	broken       brokenRules
+	ttlAsLease   bool                        // the lock-delay is 1 ms, as if the TTL alone protected the holder
+	guardForgets bool                        // a guard that releases doesn't say how the command ended
+	drop         func(verb, key string) bool // operations that are left out of transactions
 }
 
 // simulate plays a schedule in a bubble.
 func simulate(t *testing.T, s schedule, r rules, quiet bool) (w *world) {
 	synctest.Test(t, func(t *testing.T) {
-		w = s.run(r.broken, r.ttlAsLease, quiet)
+		w = s.run(r, quiet)
 	})
 	return w
 }
@@ -543,21 +750,25 @@ func TestShrink(t *testing.T) {
 // notice is worth nothing.
 func TestSimulationHasTeeth(t *testing.T) {
 	for _, k := range []struct {
-		name   string
-		broken brokenRules
-		ttl    bool
+		name  string
+		rules rules
 	}{
-		{"deadline from the response", brokenRules{countFromResponse: true}, false},
-		{"TTL instead of lock-delay", brokenRules{}, true},
-		{"trust a renewal", brokenRules{trustRenewal: true}, false},
-		{"trust a watch", brokenRules{trustWatch: true}, false},
-		{"revive after the deadline", brokenRules{revive: true}, false},
-		{"release before gone", brokenRules{releaseBeforeGone: true}, false},
-		{"start on a late acquire", brokenRules{startOnLateAcquire: true}, false},
+		{"deadline from the response", rules{broken: brokenRules{countFromResponse: true}}},
+		{"TTL instead of lock-delay", rules{ttlAsLease: true}},
+		{"trust a renewal", rules{broken: brokenRules{trustRenewal: true}}},
+		{"trust a watch", rules{broken: brokenRules{trustWatch: true}}},
+		{"revive after the deadline", rules{broken: brokenRules{revive: true}}},
+		{"release before gone", rules{broken: brokenRules{releaseBeforeGone: true}}},
+		{"start on a late acquire", rules{broken: brokenRules{startOnLateAcquire: true}}},
+		{"restart without a proof", rules{broken: brokenRules{restartUnproven: true}}},
+		{"acquire doesn't check the pause", rules{drop: func(verb, key string) bool { return verb == "check-not-exists" && path.Base(key) == ".paused" }}},
+		{"period begun outside of the acquire", rules{drop: func(verb, key string) bool { return verb == "cas" && path.Base(key) == ".period" }}},
+		{"guard doesn't write down a natural end", rules{guardForgets: true}},
+		{"release doesn't write down the end", rules{drop: func(verb, key string) bool { return verb == "set" && path.Base(key) == ".period" }}},
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			for seed := uint64(1); seed <= uint64(*simKnobs); seed++ {
-				if w := simulate(t, newSchedule(seed), rules{k.broken, k.ttl}, true); len(w.violations) > 0 {
+				if w := simulate(t, newSchedule(seed), k.rules, true); len(w.violations) > 0 {
 					t.Logf("caught by schedule %d: %s", seed, w.violations[0])
 					return
 				}

@@ -17,9 +17,10 @@ type Lock interface {
 	// Acquire contends until it holds the lock, ctx ends, or it can't go on. A cause of
 	// ctx with a method LeaveLimit() bounds how long it may take to leave the queue. Before each
 	// acquiring request it calls ready with what a guard needs to release the term in the
-	// keeper's place; an error of ready ends it. When it returns an error, nothing is left
-	// in the queue, as far as Consul answers.
-	Acquire(ctx context.Context, ready func(info []byte) error) (Term, error)
+	// keeper's place; an error of ready ends it. It calls looks after each look at the lock: free if
+	// it is about to acquire. Neither is called after it has returned. When it returns an error,
+	// nothing is left in the queue, as far as Consul answers.
+	Acquire(ctx context.Context, ready func(info []byte) error, looks func(free bool)) (Term, error)
 }
 
 // Term is one holding of the lock. Check and Renew are called one at a time; Watch runs
@@ -38,11 +39,12 @@ type Term interface {
 	Renew(ctx context.Context) error
 	// Watch calls changed when a check may have something new to say, until ctx ends.
 	Watch(ctx context.Context, changed func())
-	// Unclean is the environment that tells a fence command of the last holder, if that
-	// one didn't release the lock; else nil.
-	Unclean() []string
-	// Release gives the lock back and ends the session; the tree must be gone.
-	Release(ctx context.Context, r RunResult) error
+	// Unclean is the environment that tells a fence command of a holder that didn't release
+	// the lock, one for each, the oldest first.
+	Unclean() [][]string
+	// Unlock gives the lock back; the tree must be gone. End follows, and ends the session.
+	Unlock(ctx context.Context, r RunResult) error
+	End(ctx context.Context)
 }
 
 // Order is what an operator asks of the holder; the zero Order is none.
@@ -81,7 +83,7 @@ type lost interface {
 type RunResult struct {
 	Started, Ended time.Time
 	Exit           int    // as a shell shows it: 128 + n for signal n; -1 if it never ran
-	Outcome        string // "exited", "signaled", "stopped", "timeout", "lost", "failed"
+	Outcome        string // "exited", "signaled", "stopped", "timeout", "lost", "failed", "unfenced"
 	Restarts       int
 }
 
@@ -133,6 +135,7 @@ type Config struct {
 	Lock       Lock
 	StartGuard func() (Guard, error)
 	Signals    <-chan Signal
+	Turns      <-chan struct{}                        // received from whenever the loop turns: who can send to it knows that it does
 	Drained    Drain                                  // at the start
 	Drains     <-chan Drain                           // its changes
 	Jitter     func(most time.Duration) time.Duration // random, in [0, most)
@@ -179,7 +182,6 @@ type Observer interface {
 	// Checked: an ownership check or a renewal was answered (nil), or proves the loss, or was not answered.
 	Checked(renewal bool, err error, took time.Duration)
 	Extended(left time.Duration) // the lease
-	Beat()                       // the loop turns
 }
 
 type nobody struct{}
@@ -191,7 +193,6 @@ func (nobody) Ended(RunResult)                    {}
 func (nobody) Lost(error)                         {}
 func (nobody) Checked(bool, error, time.Duration) {}
 func (nobody) Extended(time.Duration)             {}
-func (nobody) Beat()                              {}
 
 // brokenRules switches safety rules off, so that the simulation can show that it would
 // notice. Only tests set it.
@@ -202,6 +203,7 @@ type brokenRules struct {
 	revive             bool // an answer after the lease's end counts, from now
 	releaseBeforeGone  bool // a stop releases at once
 	startOnLateAcquire bool // the lease of an acquire counts from its answer, however old
+	restartUnproven    bool // a restart counts as a proof
 }
 
 // Kind says how a run ended.
@@ -277,6 +279,8 @@ func Run(ctx context.Context, c Config) Outcome {
 		}
 		out := s.contend(ctx)
 		switch {
+		case s.stopped: // also by a signal that came in the last moment
+			return out
 		case out.Kind == HandedOver && !s.NoWait:
 			pause = 0
 			if out.Order.Kind == StepDown {
@@ -304,6 +308,7 @@ func (s *supervisor) idle(d time.Duration) (stop Signal, stopped bool) {
 	defer timer.Stop()
 	for d > 0 {
 		select {
+		case <-s.Turns:
 		case <-timer.C:
 			return Signal{}, false
 		case sig := <-s.Signals:
@@ -341,13 +346,73 @@ func (s *supervisor) acquire(ctx context.Context) *acquiring {
 	a := &acquiring{result: make(chan acquired, 1)}
 	a.ctx, a.cancel = context.WithCancelCause(ctx)
 	go func() {
-		t, err := s.Lock.Acquire(a.ctx, s.ready)
+		e := earlyGuard{s: s}
+		t, err := s.Lock.Acquire(a.ctx, func(info []byte) error { return s.ready(info, &e) }, e.looks)
+		e.drop()
+		e.wg.Wait()
 		a.result <- acquired{t, err}
 	}()
 	return a
 }
 
-// contend: waiting for the lock. No command, and a guard only once the lock looks free.
+// earlyGuard is a guard that comes up as soon as the lock looks free, beside what must be asked
+// of Consul before the lock is acquired. Who has to wait needs none, and is smaller without.
+type earlyGuard struct {
+	s        *supervisor
+	starting chan started  // nil if none is; one comes
+	dropped  chan struct{} // closed when the last one that was dropped is gone; a keeper has one guard at a time
+	wg       sync.WaitGroup
+}
+
+type started struct {
+	guard Guard
+	err   error
+}
+
+func (e *earlyGuard) looks(free bool) {
+	switch {
+	case !free:
+		e.drop()
+	case e.starting == nil && e.s.guard == nil:
+		c, before := make(chan started, 1), e.dropped
+		e.starting = c
+		e.wg.Go(func() {
+			if before != nil {
+				<-before
+			}
+			g, err := e.s.StartGuard()
+			c <- started{g, err}
+		})
+	}
+}
+
+// take is the guard, or a new one if none comes.
+func (e *earlyGuard) take() (Guard, error) {
+	if e.starting == nil {
+		e.wg.Wait()
+		return e.s.StartGuard()
+	}
+	g := <-e.starting
+	e.starting = nil
+	return g.guard, g.err
+}
+
+// drop quits the guard if nobody has taken it. It doesn't wait.
+func (e *earlyGuard) drop() {
+	c := e.starting
+	if c == nil {
+		return
+	}
+	e.starting, e.dropped = nil, make(chan struct{})
+	e.wg.Go(func() {
+		defer close(e.dropped)
+		if g := <-c; g.err == nil {
+			g.guard.Quit()
+		}
+	})
+}
+
+// contend: waiting for the lock. No command, and no guard while others have the lock.
 // While this host is drained it isn't even contended for.
 func (s *supervisor) contend(ctx context.Context) Outcome {
 	over, stopOver := after(s.Wait, s.Wait >= 0)
@@ -372,6 +437,7 @@ func (s *supervisor) contend(ctx context.Context) Outcome {
 		for again := false; !again; {
 			var because error
 			select {
+			case <-s.Turns:
 			case r := <-results:
 				a.cancel(nil)
 				if r.err == nil && (end == nil || errors.Is(end, ErrWaitOver)) {
@@ -384,6 +450,8 @@ func (s *supervisor) contend(ctx context.Context) Outcome {
 				switch {
 				case stop.Signal != 0:
 					return Outcome{Kind: Interrupted, Signal: stop.Signal}
+				case errors.Is(end, ErrDrained) && s.stopped:
+					return Outcome{Kind: Interrupted, Signal: s.StopSignal}
 				case errors.Is(end, ErrDrained):
 					end, again = nil, true
 					continue
@@ -412,7 +480,9 @@ func (s *supervisor) contend(ctx context.Context) Outcome {
 			switch {
 			case because == nil:
 			case a != nil:
-				end = because
+				if end == nil || errors.Is(end, ErrDrained) { // of what ends for good the first counts
+					end = because
+				}
 				a.cancel(because)
 			case stop.Signal != 0:
 				return Outcome{Kind: Interrupted, Signal: stop.Signal}
@@ -442,7 +512,7 @@ func endsContender(s syscall.Signal) bool {
 var errGuard = errors.New("the guard failed")
 
 // ready has the guard up and informed before an acquiring request is sent.
-func (s *supervisor) ready(info []byte) error {
+func (s *supervisor) ready(info []byte, early *earlyGuard) error {
 	s.info = info
 	if s.guard != nil {
 		select {
@@ -454,7 +524,7 @@ func (s *supervisor) ready(info []byte) error {
 		}
 	}
 	if s.guard == nil {
-		if err := s.startGuard(); err != nil {
+		if err := s.startGuard(early.take); err != nil {
 			return err
 		}
 	}
@@ -462,8 +532,9 @@ func (s *supervisor) ready(info []byte) error {
 	return nil
 }
 
-func (s *supervisor) startGuard() error {
-	g, err := s.StartGuard()
+// startGuard waits until the guard that start starts is up.
+func (s *supervisor) startGuard(start func() (Guard, error)) error {
+	g, err := start()
 	if err != nil {
 		return fmt.Errorf("%w: %w", errGuard, err)
 	}
@@ -485,6 +556,7 @@ func (s *supervisor) awaitEvent(kind EventKind, until Instant) (Event, error) {
 	defer timer.Stop()
 	for {
 		select {
+		case <-s.Turns:
 		case e, ok := <-s.guard.Events():
 			if !ok {
 				return e, fmt.Errorf("%w: it ended", errGuard)
@@ -513,7 +585,6 @@ func (s *supervisor) hold(t Term) Outcome {
 		s.Log.Warn().Err(err).Msg("the lock was lost before the command was started")
 		s.Observer.Lost(err)
 		s.release(t, RunResult{Exit: -1, Outcome: "lost"})
-		s.quitGuard()
 		return Outcome{Kind: Lost, Err: err}
 	}
 	s.Observer.Acquired(t)
@@ -553,13 +624,17 @@ func WithEnv(env, set []string) []string {
 // giveUp releases a term whose command never started.
 func (s *supervisor) giveUp(t Term, err error) Outcome {
 	s.release(t, RunResult{Exit: -1, Outcome: "failed"})
-	s.quitGuard()
 	return Outcome{Kind: Failed, Err: err}
 }
 
-// release gives the lock back, bounded in time. A failure isn't an error of the run: the
-// session ends by itself.
+// release gives the lock back, bounded in time, and quits the guard when it isn't needed any
+// more. A failure isn't an error of the run: the session ends by itself.
 func (s *supervisor) release(t Term, r RunResult) {
+	s.unlock(t, r, true)
+	s.quitGuard()
+}
+
+func (s *supervisor) unlock(t Term, r RunResult, last bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), releaseLimit)
 	defer cancel()
 	var wg sync.WaitGroup
@@ -569,20 +644,26 @@ func (s *supervisor) release(t Term, r RunResult) {
 	wg.Go(func() {
 		// The first stop signal may be the one that has ended the command (a terminal sends
 		// it to both); one more means: don't wait for Consul.
-		stopped := s.stopped
 		for {
 			select {
+			case <-s.Turns:
 			case sig := <-s.Signals:
-				if stopped && endsContender(sig.Signal) {
+				if s.stopped && endsContender(sig.Signal) {
 					cancel()
 				}
-				stopped = stopped || endsContender(sig.Signal)
+				s.stopped = s.stopped || endsContender(sig.Signal)
 			case <-done:
 				return
 			}
 		}
 	})
-	if err := t.Release(ctx, r); err != nil {
+	err := t.Unlock(ctx, r)
+	if g := s.guard; g != nil && err == nil && last {
+		s.guard = nil
+		wg.Go(g.Quit) // there is nothing left that it could release
+	}
+	t.End(ctx)
+	if err != nil {
 		s.Log.Warn().Err(err).Msgf("cannot release the lock; it is free when its session ends (within %s)", 2*s.Dials.TTL+s.Dials.Lease)
 	}
 }

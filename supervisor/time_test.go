@@ -18,12 +18,22 @@ import (
 // scene plays one world in a bubble: script runs beside the hosts, which then are stopped.
 func scene(t *testing.T, hosts int, life childLife, script func(w *world)) *world {
 	t.Helper()
+	return sceneOf(t, hosts, func(w *world) {
+		for _, h := range w.hosts {
+			h.life = life
+		}
+	}, script)
+}
+
+// sceneOf is scene with hosts that setup makes.
+func sceneOf(t *testing.T, hosts int, setup, script func(w *world)) *world {
+	t.Helper()
 	var w *world
 	synctest.Test(t, func(t *testing.T) {
 		w = newWorld(1, hosts)
+		setup(w)
 		var wg sync.WaitGroup
 		for i, h := range w.hosts {
-			h.life = life
 			wg.Go(func() {
 				time.Sleep(time.Duration(i) * 10 * time.Millisecond)
 				h.loop()

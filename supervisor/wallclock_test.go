@@ -13,9 +13,9 @@ import (
 // lease and the guard know only the boot clock. This holds the places that may.
 func TestLeaseDoesNotReadTheWallClock(t *testing.T) {
 	allowed := map[string]string{
-		"command":     "the record's times",
-		"handle":      "the record's start time",
-		"releaseTerm": "the record's end time",
+		"command":     "the times in the record of runs",
+		"handle":      "the same, in the guard",
+		"releaseTerm": "the same, in the guard",
 		"newCgroup":   "a name",
 		"writeWithin": "a limit for a pipe (monotonic)",
 	}

@@ -1,11 +1,16 @@
 package supervisor
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/http"
+	"path"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -25,24 +30,66 @@ type world struct {
 	start  time.Time
 	hosts  []*simHost
 	dials  Dials
+	rules  rules
 	broken brokenRules
-	// ttlAsLease: the lock-delay is 1 ms, as if the TTL alone protected the holder.
-	ttlAsLease bool
+	copies int           // of the lock; 0: without copies
+	period time.Duration // of the job; 0: none
 
 	mu         sync.Mutex
 	children   []*simChild
 	tokenOnly  bool // something happened that only the fencing token covers
 	violations []string
 	trace      []string
-	unlocks    map[string]int // by session
-	lastToken  uint64
-	quiet      bool // no trace
+	unlocks    map[string]int        // by session
+	lastToken  map[string]uint64     // by lock key
+	paused     *consulsession.Order  // in force, or over and not yet taken away
+	periods    map[string]*simPeriod // by the folder of the lock and the period
+	last       map[string]*simPeriod // the period that was begun last, by the folder of the lock
+	quiet      bool                  // no trace
 }
 
-const simName = "job"
+// simPeriod is what has become of a period.
+type simPeriod struct {
+	id    string
+	ended bool // its record says so
+	well  bool // its run exited with 0, and the lock was released
+}
+
+const (
+	simName = "job"
+	simDir  = "onlyone/" + simName + "/"
+)
+
+// isLock reports whether key is the lock or one of its copies.
+func isLock(key string) bool {
+	return strings.HasPrefix(key, simDir) && strings.HasSuffix(key, "/.lock")
+}
+
+// dirs are the folders of the lock or its copies.
+func (w *world) dirs() []string {
+	if w.copies == 0 {
+		return []string{simDir}
+	}
+	var dirs []string
+	for i := range w.copies {
+		dirs = append(dirs, fmt.Sprintf("%s%d/", simDir, i))
+	}
+	return dirs
+}
+
+// heldLocks are the lock keys that somebody holds.
+func (w *world) heldLocks() (held []string) {
+	for _, dir := range w.dirs() {
+		if session, _ := w.model.Holder(dir + ".lock"); session != "" {
+			held = append(held, dir+".lock")
+		}
+	}
+	return held
+}
 
 func newWorld(seed uint64, hosts int) *world {
-	w := &world{start: time.Now(), dials: DefaultDials(), unlocks: map[string]int{}}
+	w := &world{start: time.Now(), dials: DefaultDials(), unlocks: map[string]int{}, lastToken: map[string]uint64{},
+		periods: map[string]*simPeriod{}, last: map[string]*simPeriod{}}
 	w.model = consulmodel.New(consulmodel.Options{Seed: seed, OnEvent: w.onEvent})
 	for i := range hosts {
 		h := &simHost{w: w, name: fmt.Sprintf("h%d", i+1), rnd: rand.New(rand.NewPCG(seed, uint64(i+1))),
@@ -75,27 +122,65 @@ func (w *world) violate(format string, args ...any) {
 	w.logLocked("VIOLATION "+format, args...)
 }
 
-const simLockKey = "onlyone/" + simName + "/.lock"
+const simLockKey = simDir + ".lock"
 
 // onEvent watches Consul; it is called with the model locked.
 func (w *world) onEvent(e consulmodel.Event) {
-	if e.Key != simLockKey {
-		return
-	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.logLocked("consul: %s session %.4s index %d %s", e.Op, e.Session, e.Index, e.Cause)
+	switch dir, name := path.Split(e.Key); {
+	case name == ".paused" && dir == simDir:
+		w.paused = nil
+		if e.Op == consulmodel.Written {
+			o := consulsession.ParseOrder(e.Value)
+			w.paused = &o
+		}
+		w.logLocked("consul: %s %s %s", e.Op, e.Key, e.Value)
+	case name == ".period" && e.Op == consulmodel.Written:
+		w.onPeriod(dir, e.Value)
+	case isLock(e.Key):
+		w.onLock(e)
+	}
+}
+
+// onPeriod sees each record of a period.
+func (w *world) onPeriod(dir string, value []byte) {
+	var r consulsession.PeriodRecord
+	if err := json.Unmarshal(value, &r); err != nil {
+		panic(err)
+	}
+	w.logLocked("consul: period %s of %s %s by %s, attempt %d, exit %d", r.Period, dir, r.State, r.Host, r.Attempt, r.Exit)
+	p := w.periodOf(dir, r.Period)
+	w.last[dir] = p
+	p.ended = p.ended || r.State == "ended"
+}
+
+func (w *world) periodOf(dir, id string) *simPeriod {
+	p := w.periods[dir+id]
+	if p == nil {
+		p = &simPeriod{id: id}
+		w.periods[dir+id] = p
+	}
+	return p
+}
+
+// onLock sees each change of a lock.
+func (w *world) onLock(e consulmodel.Event) {
+	w.logLocked("consul: %s %s session %.4s index %d %s", e.Op, e.Key, e.Session, e.Index, e.Cause)
 	switch e.Op {
 	case consulmodel.Acquired:
-		if e.Index <= w.lastToken {
-			w.violate("token %d after %d", e.Index, w.lastToken)
+		if e.Index <= w.lastToken[e.Key] {
+			w.violate("token %d after %d", e.Index, w.lastToken[e.Key])
 		}
-		w.lastToken = e.Index
+		w.lastToken[e.Key] = e.Index
+		if w.paused != nil && !w.paused.Over(w.latest()) {
+			w.violate("session %.4s acquired while paused %s", e.Session, w.paused)
+		}
 		if w.tokenOnly {
 			return
 		}
 		for _, c := range w.children {
-			if c.runs() && c.session != e.Session {
+			if c.runs() && c.session != e.Session && c.key == e.Key && c.hook != "loss" {
 				w.violate("session %.4s acquired while the child of %s with token %s is alive", e.Session, c.host.name, c.token)
 			}
 		}
@@ -105,19 +190,39 @@ func (w *world) onEvent(e consulmodel.Event) {
 			w.violate("session %.4s was unlocked twice", e.Session)
 		}
 		for _, c := range w.children {
-			if c.runs() && c.session == e.Session {
-				w.violate("released while the child with token %s is alive", c.token)
+			if c.session != e.Session || c.hook == "loss" {
+				continue
+			}
+			if c.runs() {
+				w.violate("released while %s with token %s is alive", c, c.token)
+			}
+			if c.period != "" && c.gone && c.hook == "" && c.status == 0 && c.terms == 0 && !c.unknown {
+				w.periodOf(path.Dir(e.Key)+"/", c.period).well = true
 			}
 		}
 	}
+}
+
+// latest is the time by the wall clock that is ahead of the others.
+func (w *world) latest() time.Time {
+	var skew time.Duration
+	for _, h := range w.hosts {
+		skew = max(skew, h.skew)
+	}
+	return time.Now().Add(skew)
 }
 
 // simChild is a command. It is alive until it exits or a kill has taken effect.
 type simChild struct {
 	host           *simHost
 	token, session string
+	key            string // of the lock
+	hook           string // which hook it is; empty: the command itself
+	period         string
+	unknown        bool // the guard that would know how it ended was killed
 	started, ended Instant
-	terms          int // SIGTERMs
+	status         syscall.WaitStatus // when it is gone
+	terms          int                // SIGTERMs
 	gone           bool
 	frozenUntil    Instant // its whole machine was suspended; it runs no code before
 }
@@ -182,12 +287,27 @@ type simHost struct {
 	impaired  bool
 	stopped   bool // contend no more
 	life      childLife
-	outcomes  []Outcome
+	hooks     map[string]childLife // of its hooks, by name
+	skew      time.Duration        // of its wall clock
+	outcomes  []simOutcome
+	once      bool // one onlyone, no other after it
+	missing   bool // the command can't be executed
+
+	// What this host's onlyone is told beyond the defaults; nil: nothing.
+	tweak   func(*Config)
+	session func(*consulsession.Config)
+}
+
+// simOutcome is how and when a run ended.
+type simOutcome struct {
+	Outcome
+	at Instant
 }
 
 // childLife is how children of a host behave.
 type childLife struct {
 	runs    time.Duration // until they exit by themselves; 0: never
+	exit    int           // with this
 	dawdle  time.Duration // from SIGTERM to their exit
 	deaf    bool          // to SIGTERM
 	killLag time.Duration // from SIGKILL to gone
@@ -220,9 +340,38 @@ func (n keeperNet) RoundTrip(r *http.Request) (*http.Response, error) {
 	if n.gate == &n.h.keeper && n.h.isDead() {
 		return nil, syscall.ECONNREFUSED
 	}
+	if drop := n.h.w.rules.drop; drop != nil {
+		r = without(r, drop)
+	}
 	resp, err := n.h.net.RoundTrip(r)
 	n.gate.wait()
 	return resp, err
+}
+
+// without is a transaction without the operations that drop names: a program that leaves
+// something out of it.
+func without(r *http.Request, drop func(verb, key string) bool) *http.Request {
+	if !strings.HasSuffix(r.URL.Path, "/v1/txn") {
+		return r
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		panic(err)
+	}
+	var ops []json.RawMessage
+	if err := json.Unmarshal(body, &ops); err != nil {
+		panic(err)
+	}
+	ops = slices.DeleteFunc(ops, func(raw json.RawMessage) bool {
+		var op struct{ KV struct{ Verb, Key string } }
+		return json.Unmarshal(raw, &op) == nil && drop(op.KV.Verb, op.KV.Key)
+	})
+	if body, err = json.Marshal(ops); err != nil {
+		panic(err)
+	}
+	c := r.Clone(r.Context())
+	c.Body, c.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	return c
 }
 
 func (h *simHost) clock() Clock {
@@ -268,7 +417,8 @@ type simTerm struct {
 	c *consulsession.Contender
 }
 
-func (l simLock) Acquire(ctx context.Context, ready func([]byte) error) (Term, error) {
+func (l simLock) Acquire(ctx context.Context, ready func([]byte) error, looks func(bool)) (Term, error) {
+	l.c.Looks = looks
 	t, err := l.c.Acquire(ctx, ready)
 	if err != nil {
 		return nil, err
@@ -276,11 +426,16 @@ func (l simLock) Acquire(ctx context.Context, ready func([]byte) error) (Term, e
 	return simTerm{t, l.h, l.c}, nil
 }
 
-func (t simTerm) Release(ctx context.Context, r RunResult) error {
-	return t.Term.Release(ctx, consulsession.Ended(r))
+func (t simTerm) Unlock(ctx context.Context, r RunResult) error {
+	return t.Term.Unlock(ctx, consulsession.Ended(r))
 }
 
-func (t simTerm) Unclean() []string { return nil }
+func (t simTerm) Unclean() (env [][]string) {
+	for _, u := range t.Term.Unclean() {
+		env = append(env, []string{"ONLYONE_OLD_HOST=" + u.Host, "ONLYONE_OLD_SESSION=" + u.Session, fmt.Sprintf("ONLYONE_OLD_TOKEN=%d", u.Token)})
+	}
+	return env
+}
 
 // Check, as cli adapts it.
 func (t simTerm) Check(ctx context.Context) (Order, error) {
@@ -326,28 +481,44 @@ func (t simTerm) Watch(ctx context.Context, changed func()) {
 func (h *simHost) runOnce() Outcome {
 	w := h.w
 	lease := w.dials.Lease
-	if w.ttlAsLease {
+	if w.rules.ttlAsLease {
 		lease = time.Millisecond
 	}
 	clock := h.clock()
-	c, err := consulsession.NewContender(consulsession.Config{
+	session := consulsession.Config{
 		Client: consulsession.ClientConfig{Transport: keeperNet{h, &h.keeper}},
 		Prefix: "onlyone", Name: simName, Lease: lease, TTL: w.dials.TTL, Poll: w.dials.Poll,
-		Host: h.name, Pid: 1, Now: clock.Now, Jitter: h.jitter, Log: zerolog.Nop(),
-	})
+		Host: h.name, Pid: 1, Now: clock.Now, Wall: h.wall, Jitter: h.jitter, Log: zerolog.Nop(),
+	}
+	session.Copies = w.copies
+	if w.period > 0 {
+		begin := h.wall().Truncate(w.period)
+		session.Period = consulsession.Period{ID: begin.UTC().Format(time.RFC3339), Spec: "sim", Start: begin, Retry: consulsession.OnCrash}
+	}
+	if h.session != nil {
+		h.session(&session)
+	}
+	c, err := consulsession.NewContender(session)
 	if err != nil {
 		panic(err)
 	}
 	h.mu.Lock()
 	h.guard = nil
 	h.mu.Unlock()
-	return Run(context.Background(), Config{
+	config := Config{
 		Dials: w.dials, Command: Command{Path: "/bin/job", Args: []string{"job"}},
-		StopSignal: syscall.SIGTERM, StopTimeout: 30 * time.Second, Wait: -1,
+		StopSignal: syscall.SIGTERM, StopTimeout: 30 * time.Second, Wait: -1, NoWait: session.NoWait,
 		Clock: clock, Lock: simLock{c, h}, StartGuard: func() (Guard, error) { return h.startGuard() },
 		Signals: h.signals, Jitter: h.jitter, Log: zerolog.Nop(), broken: w.broken,
-	})
+	}
+	if h.tweak != nil {
+		h.tweak(&config)
+	}
+	return Run(context.Background(), config)
 }
+
+// wall is the host's wall clock: as wrong as it is set.
+func (h *simHost) wall() time.Time { return time.Now().Add(h.skew) }
 
 // loop runs onlyone again and again until the host is stopped.
 func (h *simHost) loop() {
@@ -362,15 +533,37 @@ func (h *simHost) loop() {
 		h.w.log("%s: ended %d %v", h.name, out.Kind, out.Err)
 		h.mu.Lock()
 		if !h.dead {
-			h.outcomes = append(h.outcomes, out)
+			h.outcomes = append(h.outcomes, simOutcome{out, h.w.now()})
 		}
 		dead := h.dead
+		once := h.once
 		h.dead = false
 		h.mu.Unlock()
 		if dead {
 			h.w.log("%s: a new onlyone", h.name)
 		}
+		if once && !dead {
+			return
+		}
+		if _, done := errors.AsType[*consulsession.DoneError](out.Err); h.w.period > 0 && !dead && done {
+			now := h.wall() // as cron does; until it is done somebody waits
+			h.nap(now.Truncate(h.w.period).Add(h.w.period).Sub(now))
+		}
 		time.Sleep(100*time.Millisecond + h.jitter(time.Second))
+	}
+}
+
+// nap sleeps for d, or until the host is stopped.
+func (h *simHost) nap(d time.Duration) {
+	for end := h.w.now() + d; ; {
+		h.mu.Lock()
+		stopped := h.stopped
+		h.mu.Unlock()
+		left := end - h.w.now()
+		if stopped || left <= 0 {
+			return
+		}
+		time.Sleep(min(left, 5*time.Second))
 	}
 }
 
@@ -484,11 +677,14 @@ func (g *simGuard) loop() {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), limit)
 		defer cancel()
-		r := g.info.Result
-		if r == nil {
-			r = g.g.result(time.Now(), time.Now())
+		r := g.g.result(time.Now(), time.Now())
+		if g.info.Result != nil {
+			r = *g.info.Result
 		}
-		err := consulsession.ReleaseTerm(ctx, g.info.Info, (*consulsession.Ended)(r), keeperNet{g.h, &g.h.guards})
+		if g.h.w.rules.guardForgets {
+			r = RunResult{Started: r.Started}
+		}
+		err := consulsession.ReleaseTerm(ctx, g.info.Info, consulsession.Ended(r), keeperNet{g.h, &g.h.guards})
 		g.h.w.log("%s: guard releases: %v", g.h.name, err)
 	}
 }
@@ -576,6 +772,7 @@ func (g *simGuard) Enforce(giveUp <-chan struct{}) bool {
 // simTree is one child, and what it does about signals.
 type simTree struct {
 	h      *simHost
+	life   childLife
 	poke   chan struct{}
 	child  *simChild
 	status *syscall.WaitStatus
@@ -593,20 +790,52 @@ func env(c Command, name string) string {
 
 func (t *simTree) Start(c Command) (int, error) {
 	w := t.h.w
+	t.h.mu.Lock()
+	missing := t.h.missing
+	t.h.mu.Unlock()
+	if missing {
+		return 0, syscall.ENOENT
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	t.child = &simChild{host: t.h, token: env(c, "FENCE_TOKEN"), session: env(c, "ONLYONE_SESSION"), started: w.now()}
-	w.logLocked("%s: child starts, token %s", t.h.name, t.child.token)
-	for _, other := range w.children {
-		if !w.tokenOnly && other.runs() {
-			w.violate("child of %s (token %s) starts while that of %s (token %s) is alive", t.h.name, t.child.token, other.host.name, other.token)
-		}
+	child := &simChild{host: t.h, token: env(c, "FENCE_TOKEN"), session: env(c, "ONLYONE_SESSION"), key: env(c, "ONLYONE_KEY"), hook: env(c, "ONLYONE_HOOK"), period: env(c, "ONLYONE_PERIOD"), started: w.now()}
+	t.child, t.life = child, t.h.life
+	if child.hook != "" {
+		t.life = t.h.hooks[child.hook]
 	}
+	w.logLocked("%s: %s starts, token %s", t.h.name, child, child.token)
+	w.checkStart(child)
 	w.children = append(w.children, t.child)
-	if t.h.life.runs > 0 {
-		t.after(t.h.life.runs, 0)
+	if t.life.runs > 0 {
+		t.after(t.life.runs, syscall.WaitStatus(t.life.exit<<8))
 	}
 	return 1, nil
+}
+
+// String is what it is, for the trace.
+func (c *simChild) String() string {
+	if c.hook != "" {
+		return "the " + c.hook + " hook"
+	}
+	return "child"
+}
+
+// checkStart: nothing else may be alive under the same lock. What a loss is told to needs none.
+func (w *world) checkStart(c *simChild) {
+	for _, other := range w.children {
+		if !w.tokenOnly && other.runs() && other.key == c.key && other.hook != "loss" && c.hook != "loss" {
+			w.violate("%s of %s (token %s) starts while %s of %s (token %s) is alive", c, c.host.name, c.token, other, other.host.name, other.token)
+		}
+	}
+	if c.hook != "" || c.period == "" || w.tokenOnly {
+		return
+	}
+	switch p := w.periodOf(path.Dir(c.key)+"/", c.period); {
+	case p.ended:
+		w.violate("%s starts a child for period %s of %s, which has ended", c.host.name, c.period, c.key)
+	case p.well:
+		w.violate("%s starts a child for period %s of %s, whose run ended well and was released", c.host.name, c.period, c.key)
+	}
 }
 
 // after ends the child in d with status.
@@ -619,8 +848,8 @@ func (t *simTree) after(d time.Duration, status syscall.WaitStatus) {
 		if c.gone {
 			return
 		}
-		c.gone, c.ended, t.status = true, w.now(), &status
-		w.logLocked("%s: child with token %s ends (%#x)", t.h.name, c.token, status)
+		c.gone, c.ended, c.status, t.status = true, w.now(), status, &status
+		w.logLocked("%s: %s with token %s ends (%#x)", t.h.name, c, c.token, status)
 		select {
 		case t.poke <- struct{}{}:
 		default:
@@ -632,8 +861,8 @@ func (t *simTree) Signal(s syscall.Signal) {
 	if s == syscall.SIGTERM {
 		t.child.terms++
 	}
-	if s == syscall.SIGTERM && !t.h.life.deaf {
-		t.after(t.h.life.dawdle, syscall.WaitStatus(syscall.SIGTERM))
+	if s == syscall.SIGTERM && !t.life.deaf {
+		t.after(t.life.dawdle, syscall.WaitStatus(syscall.SIGTERM))
 	}
 }
 
@@ -646,7 +875,7 @@ func (t *simTree) Kill() {
 	t.killed = t.killed || first
 	t.h.w.mu.Unlock()
 	if first {
-		t.after(t.h.life.killLag, syscall.WaitStatus(syscall.SIGKILL))
+		t.after(t.life.killLag, syscall.WaitStatus(syscall.SIGKILL))
 	}
 }
 

@@ -36,7 +36,7 @@ type lab struct {
 }
 
 // programs are the binaries that are compared.
-type programs struct{ onlyone, consul string }
+type programs struct{ onlyone, consul, floor string }
 
 func (p programs) runOnlyone(name string, command ...string) []string {
 	return append([]string{p.onlyone, "run", name, "--"}, command...)
@@ -48,6 +48,11 @@ func (p programs) runLock(name string, command ...string) []string {
 
 func (p programs) runLockDirect(name string, command ...string) []string {
 	return append([]string{p.consul, "lock", "-shell=false", name}, command...)
+}
+
+// runFloor is the bare program, see floor.
+func (p programs) runFloor(name string, command ...string) []string {
+	return append([]string{p.floor, name}, command...)
 }
 
 func newLab(ctx context.Context, consul, bin string) (l *lab, err error) {
@@ -70,6 +75,9 @@ func newLab(ctx context.Context, consul, bin string) (l *lab, err error) {
 		return l, errors.New("this binary does not know its module")
 	}
 	if l.child, err = l.build(ctx, info.Path+"/child", "child"); err != nil {
+		return l, err
+	}
+	if l.floor, err = l.build(ctx, info.Path+"/floor", "floor"); err != nil {
 		return l, err
 	}
 	if l.onlyone == "" {
@@ -238,6 +246,16 @@ func (l *lab) close() {
 		l.log.Close()
 	}
 	_ = os.RemoveAll(l.dir)
+}
+
+// load is the machine's load average over the last minute.
+func load() float64 {
+	var load float64
+	b, err := os.ReadFile("/proc/loadavg")
+	if err == nil {
+		_, _ = fmt.Sscan(string(b), &load)
+	}
+	return load
 }
 
 func hostInfo() string {

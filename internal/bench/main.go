@@ -6,7 +6,8 @@
 //
 // What is compared runs in turn (A, B, A, B, ...), so that a machine with other work
 // slows both down. A median stands with its smallest and largest value; a ratio is that
-// of the medians. Sizes are in MB of 1000000 bytes. Linux only.
+// of the medians. The load average at the beginning and at the end stands above them. Sizes
+// are in MB of 1000000 bytes. Linux only.
 package main
 
 import (
@@ -68,7 +69,7 @@ func bench(ctx context.Context) error {
 		return err
 	}
 	defer l.close()
-	report := report{Consul: l.version, Host: hostInfo(), N: *n}
+	report := report{Consul: l.version, Host: hostInfo(), N: *n, Load: [2]float64{load()}}
 	for _, p := range []part{
 		{"uncontended", uncontended},
 		{"first-request", firstRequest},
@@ -90,6 +91,7 @@ func bench(ctx context.Context) error {
 		report.Rows = append(report.Rows, rows...)
 	}
 	report.Seconds = time.Since(begin).Seconds()
+	report.Load[1] = load()
 	if *asJSON {
 		return report.json(os.Stdout)
 	}

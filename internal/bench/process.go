@@ -142,6 +142,26 @@ func sizeOf(pid int, but string) size {
 	return sum
 }
 
+// cpuOf is the processor time of pid and its descendants but those that execute the file but,
+// in ms. Threads that have ended don't count.
+func cpuOf(pid int, but string) float64 {
+	sum := 0.0
+	for _, pid := range treeOf(pid) {
+		dir := filepath.Join("/proc", strconv.Itoa(pid))
+		if exe, err := os.Readlink(dir + "/exe"); err != nil || exe == but {
+			continue
+		}
+		tasks, _ := filepath.Glob(dir + "/task/*/schedstat")
+		for _, file := range tasks {
+			var ns float64
+			b, _ := os.ReadFile(file)
+			_, _ = fmt.Sscan(string(b), &ns)
+			sum += ns / ms
+		}
+	}
+	return sum
+}
+
 func treeOf(pid int) []int {
 	tree := []int{pid}
 	for i := 0; i < len(tree); i++ {

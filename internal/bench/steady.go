@@ -14,8 +14,9 @@ import (
 	"time"
 )
 
-// window is how long requests are counted: a watch of 15 s and ten polls of 2 s fit in.
-const window = 20 * time.Second
+// window is how long requests and processor time are counted: a watch of 15 s and fifteen
+// polls of 2 s fit in.
+const window = 30 * time.Second
 
 // lockFlags marks a lock key (api.LockFlagValue).
 const lockFlags = "3304740253564472344"
@@ -28,6 +29,8 @@ type watched struct {
 	rss  values
 	pss  values
 	rate values
+	cpu  float64 // ms before the window
+	load values  // processor time, in s an hour
 }
 
 // steady: a waiting contender and a holder, of both programs, all at once and left alone.
@@ -75,6 +78,7 @@ func steady(ctx context.Context, l *lab, _ int) ([]row, error) {
 			return nil, fmt.Errorf("contender %d: holds the lock: %t", i, holds)
 		}
 		w.p.reset()
+		w.cpu = cpuOf(w.prog.pid, l.child)
 	}
 	for end := time.Now().Add(window); time.Now().Before(end); {
 		if err := pause(ctx, window/20); err != nil {
@@ -87,15 +91,18 @@ func steady(ctx context.Context, l *lab, _ int) ([]row, error) {
 	}
 	for _, w := range all {
 		w.rate = values{float64(w.p.requests.Load()) / window.Seconds()}
+		w.load = values{(cpuOf(w.prog.pid, l.child) - w.cpu) / 1000 * float64(time.Hour/window)}
 	}
 	waiter, holder, peerWaiter, peerHolder := all[0], all[1], all[2], all[3]
 	return []row{
 		{Metric: "a waiting contender: RSS", Unit: "MB", Ours: waiter.rss, Peer: peerWaiter.rss, Goal: goal{Below: 15}},
 		{Metric: "  PSS", Unit: "MB", Ours: waiter.pss, Peer: peerWaiter.pss, Goal: goal{Below: 15}},
 		{Metric: "  requests", Unit: "1/s", Ours: waiter.rate, Peer: peerWaiter.rate, Goal: goal{Below: 1}},
+		{Metric: "  CPU for an hour of waiting", Unit: "s", Ours: waiter.load, Peer: peerWaiter.load},
 		{Metric: "a holder (with its guard): RSS sum", Unit: "MB", Ours: holder.rss, Peer: peerHolder.rss, Goal: goal{Below: 25}},
 		{Metric: "  PSS sum", Unit: "MB", Ours: holder.pss, Peer: peerHolder.pss, Goal: goal{Below: 25}},
 		{Metric: "  requests", Unit: "1/s", Ours: holder.rate, Peer: peerHolder.rate, Goal: goal{Most: 1.2}},
+		{Metric: "  CPU for an hour of holding", Unit: "s", Ours: holder.load, Peer: peerHolder.load},
 	}, nil
 }
 

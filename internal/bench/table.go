@@ -121,6 +121,7 @@ type report struct {
 	Host    string
 	N       int
 	Seconds float64
+	Load    [2]float64 // at the beginning and at the end
 	Rows    []row
 }
 
@@ -147,7 +148,7 @@ func (r report) table(w io.Writer) error {
 		}
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s; %s; n=%d, %.0f s; median [min..max]\n\n", r.Consul, r.Host, r.N, r.Seconds)
+	fmt.Fprintf(&b, "%s; %s; n=%d, %.0f s, load %.1f to %.1f; median [min..max]\n\n", r.Consul, r.Host, r.N, r.Seconds, r.Load[0], r.Load[1])
 	for i, l := range lines {
 		var line strings.Builder
 		for i, c := range l {
@@ -193,12 +194,13 @@ func (r report) json(w io.Writer) error {
 		OK       *bool       `json:"ok,omitempty"`
 	}
 	out := struct {
-		Consul  string    `json:"consul"`
-		Host    string    `json:"host"`
-		N       int       `json:"n"`
-		Seconds float64   `json:"seconds"`
-		Rows    []jsonRow `json:"rows"`
-	}{Consul: r.Consul, Host: r.Host, N: r.N, Seconds: r.Seconds}
+		Consul  string     `json:"consul"`
+		Host    string     `json:"host"`
+		N       int        `json:"n"`
+		Seconds float64    `json:"seconds"`
+		Load    [2]float64 `json:"load"`
+		Rows    []jsonRow  `json:"rows"`
+	}{Consul: r.Consul, Host: r.Host, N: r.N, Seconds: r.Seconds, Load: r.Load}
 	group := ""
 	for _, row := range r.Rows {
 		name, more := strings.CutPrefix(row.Metric, "  ")

@@ -10,7 +10,7 @@ import (
 
 // contestants are the programs of an uncontended run.
 func (p programs) contestants() []func(name string, command ...string) []string {
-	return []func(string, ...string) []string{p.runOnlyone, p.runLock, p.runLockDirect}
+	return []func(string, ...string) []string{p.runOnlyone, p.runLock, p.runLockDirect, p.runFloor}
 }
 
 // uncontended: a lock that nobody else wants and a command that does nothing. Memory is
@@ -23,8 +23,8 @@ func uncontended(ctx context.Context, l *lab, n int) ([]row, error) {
 		return nil, err
 	}
 	defer os.Remove(copied.consul)
-	var wall, cpu, single, rss, pss [3]values
-	names := []string{l.name(), l.name(), l.name()} // the same each time, as in daily use
+	var wall, cpu, single, rss, pss [4]values
+	names := []string{l.name(), l.name(), l.name(), l.name()} // the same each time, as in daily use
 	for i := range n + 1 {
 		for k, argv := range l.contestants() {
 			r, err := l.launch(ctx, l.addr, nil, argv(names[k], "true")...)
@@ -46,7 +46,9 @@ func uncontended(ctx context.Context, l *lab, n int) ([]row, error) {
 	return []row{
 		{Metric: "uncontended run: wall time", Unit: "ms", Ours: wall[0], Peer: wall[1], Goal: half},
 		{Metric: "  the same, beside lock -shell=false", Unit: "ms", Ours: wall[0], Peer: wall[2]},
+		{Metric: "  the same, beside a bare program with the same requests", Unit: "ms", Ours: wall[0], Peer: wall[3]},
 		{Metric: "  CPU time", Unit: "ms", Ours: cpu[0], Peer: cpu[1]},
+		{Metric: "  CPU time, beside that bare program", Unit: "ms", Ours: cpu[0], Peer: cpu[3]},
 		{Metric: "  peak memory (PSS sum)", Unit: "MB", Ours: pss[0], Peer: pss[1], Goal: half},
 		{Metric: "  peak RSS sum (shared pages count again)", Unit: "MB", Ours: rss[0], Peer: rss[1]},
 		{Metric: "  max RSS of its largest process", Unit: "MB", Ours: single[0], Peer: single[1], Goal: half},

@@ -134,7 +134,7 @@ func (m *Model) put(e *Entry, withSession bool) {
 	m.dirty = append(m.dirty, e.Key)
 	switch {
 	case holder == e.Session:
-		m.note(Event{Op: Written, Key: e.Key, Session: holder})
+		m.note(Event{Op: Written, Key: e.Key, Session: holder, Value: e.Value})
 	case e.Session != "":
 		m.note(Event{Op: Acquired, Key: e.Key, Session: e.Session})
 	default:

@@ -115,6 +115,7 @@ type Event struct {
 	Key     string
 	Session string
 	Cause   string
+	Value   []byte // of Written; not to be changed
 	Client  int // number of the Transport that asked for it, 0 for the model's own methods and timers
 }
 

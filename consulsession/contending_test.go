@@ -1,0 +1,253 @@
+package consulsession
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/a-seed-0bc5ead7/onlyone/internal/consulmodel"
+)
+
+// copiesOf is a contender for one of n copies.
+func copiesOf(n int, rt http.RoundTripper) Config {
+	c := config(rt)
+	c.Copies = n
+	return c
+}
+
+func mustAcquire(t *testing.T, c Config) *Term {
+	t.Helper()
+	term, err := contender(t, c).Acquire(t.Context(), always)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return term
+}
+
+func giveBack(t *testing.T, term *Term) {
+	t.Helper()
+	if err := term.Release(t.Context(), ended(time.Second, 0)); err != nil {
+		t.Error(err)
+	}
+}
+
+// acquiring is an Acquire in the background.
+type acquiring struct {
+	done chan struct{}
+	term *Term
+	err  error
+}
+
+func acquiringWith(ctx context.Context, t *testing.T, c Config) *acquiring {
+	t.Helper()
+	a := &acquiring{done: make(chan struct{})}
+	n := contender(t, c)
+	go func() {
+		defer close(a.done)
+		a.term, a.err = n.Acquire(ctx, always)
+	}()
+	synctest.Wait()
+	return a
+}
+
+func (a *acquiring) ended() bool {
+	select {
+	case <-a.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// All copies are free and all contenders come in the same instant: each is refused a few
+// times at most.
+func TestCopiesTakenAtOnce(t *testing.T) {
+	const copies = 100
+	inBubble(t, func(t *testing.T, m *consulmodel.Model) {
+		held := map[int]bool{}
+		var mu sync.Mutex
+		var wg sync.WaitGroup
+		seed := time.Duration(0)
+		for range copies {
+			c := copiesOf(copies, m.Transport(nil))
+			c.Jitter = func(most time.Duration) time.Duration { // spread, but always in the same way
+				mu.Lock()
+				defer mu.Unlock()
+				seed += 7919 * time.Microsecond
+				return seed % max(most, 1)
+			}
+			wg.Go(func() {
+				term, err := contender(t, c).Acquire(t.Context(), always)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				held[term.copy] = true
+			})
+		}
+		wg.Wait()
+		if len(held) != copies {
+			t.Errorf("%d copies are held, want %d", len(held), copies)
+		}
+		t.Logf("%.1f requests each", float64(m.Requests().Total())/copies)
+		if per := float64(m.Requests().Total()) / copies; per > 15 {
+			t.Errorf("%.1f requests a contender, want at most 15: %v", per, m.Requests())
+		}
+	})
+}
+
+// Another number of copies is refused, both ways, as soon as it is set; none at all is a
+// number, too.
+func TestCopiesMustAgree(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *consulmodel.Model) {
+		a := mustAcquire(t, copiesOf(2, m.Transport(nil)))
+		for _, n := range []int{0, 1, 3} {
+			_, err := contender(t, copiesOf(n, m.Transport(nil))).Acquire(t.Context(), always)
+			if bad, ok := errors.AsType[*CopiesError](err); !ok || bad.Want != n || bad.Record.Copies != 2 || bad.Record.By != "h1" {
+				t.Errorf("%d copies beside 2: got %v, want a *CopiesError", n, err)
+			}
+		}
+		giveBack(t, a)
+	})
+	inBubble(t, func(t *testing.T, m *consulmodel.Model) {
+		plain := mustAcquire(t, config(m.Transport(nil)))
+		queued := acquiringWith(t.Context(), t, config(m.Transport(nil)))
+		_, err := contender(t, copiesOf(2, m.Transport(nil))).Acquire(t.Context(), always)
+		if bad, ok := errors.AsType[*CopiesError](err); !ok || bad.Want != 2 || bad.Record.Copies != 0 || bad.Record.By != "h1" {
+			t.Errorf("copies beside a holder without: got %v, want a *CopiesError", err)
+		}
+		giveBack(t, plain)
+		<-queued.done
+		if queued.err != nil {
+			t.Fatal(queued.err)
+		}
+		giveBack(t, queued.term)
+		// Nobody uses it without copies any more.
+		giveBack(t, mustAcquire(t, copiesOf(2, m.Transport(nil))))
+		wantNothingLeft(t, m)
+	})
+}
+
+// The first with copies and one without come in the same instant: one of them is refused.
+func TestCopiesAndNoneAtOnce(t *testing.T) {
+	for _, first := range []int{0, 2} {
+		for _, used := range []bool{false, true} { // without copies, before
+			t.Run(fmt.Sprintf("%d first, used %v", first, used), func(t *testing.T) {
+				inBubble(t, func(t *testing.T, m *consulmodel.Model) {
+					if used {
+						giveBack(t, mustAcquire(t, config(m.Transport(nil))))
+					}
+					slow := m.Transport(func(r *consulmodel.Request) consulmodel.Plan {
+						if r.Has("lock") {
+							return consulmodel.Plan{RequestDelay: time.Second}
+						}
+						return consulmodel.Plan{}
+					})
+					late := acquiringWith(t.Context(), t, copiesOf(2-first, slow)) // has read, and found it free
+					term := mustAcquire(t, copiesOf(first, m.Transport(nil)))
+					<-late.done
+					if bad, ok := errors.AsType[*CopiesError](late.err); !ok {
+						t.Errorf("got %v, want a *CopiesError", late.err)
+					} else if bad.Want != 2-first || bad.Record.Copies != first {
+						t.Errorf("got %+v", bad)
+					}
+					giveBack(t, term)
+				})
+			})
+		}
+	}
+}
+
+// A larger number wakes who waits with the old one, and it says so.
+func TestResizeWakesTheFirst(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *consulmodel.Model) {
+		a := mustAcquire(t, copiesOf(1, m.Transport(nil)))
+		next := acquiringWith(t.Context(), t, copiesOf(1, m.Transport(nil)))
+		if _, err := operator(t, m.Transport(nil)).Resize(t.Context(), testName, 2, "more"); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if !next.ended() {
+			t.Fatal("it still waits")
+		}
+		if bad, ok := errors.AsType[*CopiesError](next.err); !ok || bad.Record.Copies != 2 || bad.Record.By != "ann@desk" {
+			t.Errorf("got %v, want a *CopiesError", next.err)
+		}
+		b := mustAcquire(t, copiesOf(2, m.Transport(nil)))
+		if b.copy != 1 {
+			t.Errorf("got copy %d, want 1", b.copy)
+		}
+		giveBack(t, a)
+		giveBack(t, b)
+		wantNothingLeft(t, m)
+	})
+}
+
+// The acquire of one copy isn't answered, and is carried out when its contender has gone to
+// wait: it must not hold a copy (or the lock) that it doesn't know of. The other one of the
+// queue would wait for it, and it for the other.
+func TestAcquireCarriedOutInTheQueue(t *testing.T) {
+	for _, copies := range []int{0, 1, 2} {
+		t.Run(fmt.Sprint(copies), func(t *testing.T) {
+			inBubble(t, func(t *testing.T, m *consulmodel.Model) {
+				n := 0
+				lates := m.Transport(func(r *consulmodel.Request) consulmodel.Plan {
+					if r.Has("check-not-exists") && n == 0 { // an acquire
+						n++
+						return consulmodel.Plan{RequestDelay: 30*time.Second + 100*time.Millisecond}
+					}
+					return consulmodel.Plan{}
+				})
+				late := acquiringWith(t.Context(), t, copiesOf(copies, lates))
+				var terms []*Term
+				for range max(copies, 1) {
+					terms = append(terms, mustAcquire(t, copiesOf(copies, m.Transport(nil))))
+				}
+				slower := m.Transport(func(r *consulmodel.Request) consulmodel.Plan {
+					if r.Has("check-not-exists") {
+						return consulmodel.Plan{RequestDelay: 200 * time.Millisecond}
+					}
+					return consulmodel.Plan{}
+				})
+				second := acquiringWith(t.Context(), t, copiesOf(copies, slower))
+				time.Sleep(10 * time.Second)
+				third := acquiringWith(t.Context(), t, copiesOf(copies, m.Transport(nil)))
+				for range 4 {
+					time.Sleep(5 * time.Second)
+					for _, term := range terms {
+						if err := term.Renew(t.Context()); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				for _, term := range terms { // the instant before it is carried out
+					go giveBack(t, term)
+				}
+				wait := []*acquiring{late, second, third}
+				for range wait {
+					time.Sleep(40 * time.Second)
+					i := slices.IndexFunc(wait, (*acquiring).ended)
+					if i < 0 {
+						t.Fatalf("%d contenders wait for each other", len(wait))
+					}
+					if wait[i].err != nil {
+						t.Fatal(wait[i].err)
+					}
+					giveBack(t, wait[i].term)
+					wait = slices.Delete(wait, i, i+1)
+				}
+				if n != 1 {
+					t.Errorf("%d late acquires, want 1", n)
+				}
+			})
+		})
+	}
+}
