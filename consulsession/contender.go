@@ -502,7 +502,7 @@ func (c *Contender) await(ctx context.Context, v view, ahead []*api.KVPair, paus
 	return c.watchKey(ctx, v.slots[0].lock, 0)
 }
 
-// watchKey blocks until kv has changed, or for at most limit, if that isn't 0.
+// watchKey blocks until kv has changed, or for at most limit; 0: for as long as it takes.
 func (c *Contender) watchKey(ctx context.Context, kv *api.KVPair, limit time.Duration) error {
 	return c.watch(ctx, limit, func(o *api.QueryOptions) (bool, error) {
 		o.WaitIndex = kv.ModifyIndex
@@ -517,28 +517,33 @@ func (c *Contender) watchKey(ctx context.Context, kv *api.KVPair, limit time.Dur
 
 // watchCopies blocks until one of the copies was acquired, released, lost or added.
 func (c *Contender) watchCopies(ctx context.Context, v view, limit time.Duration) error {
-	index := v.mirrors.newest
+	seen := newest(v.mirrors)
+	index := seen
 	return c.watch(ctx, limit, func(o *api.QueryOptions) (bool, error) {
 		o.WaitIndex = index
 		kvs, meta, err := c.api.KV().List(c.mirrorKey(-1), o)
 		if err != nil {
 			return false, err
 		}
-		// Not the index: it is also that of mirrors which were deleted.
-		var now state
-		for _, kv := range kvs {
-			now.add(kv)
-		}
+		// What is no news is only where to wait from: a key that was deleted counts in the index
+		// of what isn't there any more.
 		if index = meta.LastIndex; index < o.WaitIndex {
 			index = 0 // it went back: a snapshot was restored
 		}
-		return now != v.mirrors, nil
+		return newest(kvs) != seen || len(kvs) != len(v.mirrors), nil
 	})
 }
 
-// watch sends blocking reads until one saw a change, or for at most limit, if that isn't 0.
+func newest(kvs api.KVPairs) (index uint64) {
+	for _, kv := range kvs {
+		index = max(index, kv.ModifyIndex)
+	}
+	return index
+}
+
+// watch sends blocking reads until one saw a change or limit is over. With a limit the caller
+// looks again after each that took its time, since clocks may have been set meanwhile.
 func (c *Contender) watch(ctx context.Context, limit time.Duration, read func(*api.QueryOptions) (changed bool, err error)) error {
-	until := c.Now() + limit
 	for {
 		wait, err := c.turn(ctx)
 		if err != nil {
@@ -546,10 +551,12 @@ func (c *Contender) watch(ctx context.Context, limit time.Duration, read func(*a
 		}
 		wait = min(wait, watchWait)
 		if limit > 0 {
-			wait = min(wait, until-c.Now())
+			wait = min(wait, limit)
 		}
+		wait = max(wait, 10*time.Millisecond)
+		begin := c.Now()
 		wctx, done := context.WithTimeout(ctx, watchLimit)
-		changed, err := read((&api.QueryOptions{WaitTime: max(wait, 10*time.Millisecond)}).WithContext(wctx))
+		changed, err := read((&api.QueryOptions{WaitTime: wait}).WithContext(wctx))
 		done()
 		switch {
 		case ctx.Err() != nil:
@@ -561,7 +568,7 @@ func (c *Contender) watch(ctx context.Context, limit time.Duration, read func(*a
 			if err := c.pause(ctx, c.Poll/4+c.Jitter(c.Poll)); err != nil {
 				return err
 			}
-		case changed, limit > 0 && c.Now() >= until:
+		case changed, limit > 0 && c.Now()-begin >= wait:
 			return nil
 		}
 	}
@@ -628,8 +635,9 @@ func (c *Contender) endSession(ctx context.Context, session string, queued bool)
 }
 
 // retry calls f, each time with at most Poll, until it succeeds or there is no point in
-// going on. While this host has too many connections it waits. It gives up after two polls if the caller doesn't wait, or if Consul has never
-// answered: then the address is wrong or the agent is down.
+// going on. While this host has too many connections it waits. It gives up after two polls
+// if the caller doesn't wait, or if Consul has never answered: then the address is wrong or
+// the agent is down.
 func (c *Contender) retry(ctx context.Context, what string, f func(context.Context) error) error {
 	start, told := c.Now(), false
 	for {

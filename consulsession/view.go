@@ -62,21 +62,12 @@ func (c *Contender) mirrorKey(copy int) string {
 type view struct {
 	slots   []slot
 	many    bool          // the slots are copies
+	mirrors api.KVPairs   // of all copies, also of those that there are no more
 	queue   []*api.KVPair // in order of arrival
 	paused  *api.KVPair
 	copies  *api.KVPair
 	plain   *api.KVPair // with copies: the lock of those who use the name without
-	mirrors state       // with copies
 }
-
-// state tells one state of some keys from any other: a change of one gives it the newest
-// index, and a deletion lowers their number.
-type state struct {
-	n      int
-	newest uint64
-}
-
-func (s *state) add(kv *api.KVPair) { s.n, s.newest = s.n+1, max(s.newest, kv.ModifyIndex) }
 
 // slot is the lock, or one of its copies.
 type slot struct {
@@ -193,13 +184,13 @@ func (c *Contender) view(r *api.TxnResponse) view {
 		if res.KV == nil {
 			continue
 		}
+		if c.Copies > 0 && strings.HasPrefix(res.KV.Key, c.mirrorKey(-1)) {
+			v.mirrors = append(v.mirrors, res.KV)
+		}
 		if at, ok := byKey[res.KV.Key]; ok {
 			*at = res.KV
 		} else if strings.HasPrefix(res.KV.Key, c.queueKey("")) {
 			v.queue = append(v.queue, res.KV)
-		}
-		if strings.HasPrefix(res.KV.Key, c.mirrorKey(-1)) {
-			v.mirrors.add(res.KV)
 		}
 	}
 	slices.SortFunc(v.queue, func(a, b *api.KVPair) int {
@@ -268,19 +259,27 @@ func (c *Contender) periodOf(s slot) (PeriodRecord, error) {
 }
 
 // pick is the slot to acquire: one that an unanswered acquire may have got us, or the first
-// free one that is due and wasn't refused a moment ago.
+// free one that is due and wasn't refused a moment ago. Once refused, any of them: others have
+// seen the same ones free in the same instant, and would all go on to the next.
 func (c *Contender) pick(v view, session string, refused map[int]time.Duration) (slot, bool) {
 	for _, s := range v.slots {
 		if s.heldBy(session) {
 			return s, true
 		}
 	}
+	var can []slot
 	for _, s := range v.slots {
 		if s.free() && c.Now() >= refused[s.copy] && c.due(s, session) == nil {
-			return s, true
+			can = append(can, s)
 		}
 	}
-	return slot{}, false
+	switch {
+	case len(can) == 0:
+		return slot{}, false
+	case len(refused) == 0:
+		return can[0], true
+	}
+	return can[min(int(c.Jitter(time.Duration(len(can)))), len(can)-1)], true
 }
 
 // Copies is the value of .copies: how many copies of a lock there may be.

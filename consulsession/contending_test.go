@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -33,7 +32,7 @@ func mustAcquire(t *testing.T, c Config) *Term {
 
 func giveBack(t *testing.T, term *Term) {
 	t.Helper()
-	if err := term.Release(t.Context(), Ended{Started: time.Now(), Ended: time.Now(), Outcome: "exited"}); err != nil {
+	if err := term.Release(t.Context(), ended(time.Second, 0)); err != nil {
 		t.Error(err)
 	}
 }
@@ -45,7 +44,7 @@ type acquiring struct {
 	err  error
 }
 
-func contending(ctx context.Context, t *testing.T, c Config) *acquiring {
+func acquiringWith(ctx context.Context, t *testing.T, c Config) *acquiring {
 	t.Helper()
 	a := &acquiring{done: make(chan struct{})}
 	n := contender(t, c)
@@ -64,61 +63,6 @@ func (a *acquiring) ended() bool {
 	default:
 		return false
 	}
-}
-
-// Each copy is held once, tokens of a copy grow, and who waits gets whichever is free first,
-// in order of arrival.
-func TestCopiesAreHeldOnceEach(t *testing.T) {
-	const copies, contenders = 5, 40
-	inBubble(t, func(t *testing.T, m *consulmodel.Model) {
-		var mu sync.Mutex
-		var order []int
-		holding := map[int]int{}
-		tokens := map[int]uint64{}
-		var wg sync.WaitGroup
-		for i := range contenders {
-			wg.Go(func() {
-				time.Sleep(time.Duration(i) * time.Millisecond)
-				term, err := contender(t, copiesOf(copies, m.Transport(nil))).Acquire(t.Context(), always)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				mu.Lock()
-				order = append(order, i)
-				if other, held := holding[term.copy]; held {
-					t.Errorf("contenders %d and %d hold copy %d", other, i, term.copy)
-				}
-				holding[term.copy] = i
-				if term.Token() <= tokens[term.copy] {
-					t.Errorf("copy %d: token %d after %d", term.copy, term.Token(), tokens[term.copy])
-				}
-				tokens[term.copy] = term.Token()
-				mu.Unlock()
-				time.Sleep(time.Duration(50+7*i) * time.Millisecond)
-				mu.Lock()
-				delete(holding, term.copy)
-				mu.Unlock()
-				giveBack(t, term)
-			})
-		}
-		wg.Wait()
-		if !slices.IsSorted(order) || len(order) != contenders {
-			t.Errorf("order of holders %v", order)
-		}
-		if len(tokens) != copies {
-			t.Errorf("%d copies were held, want %d", len(tokens), copies)
-		}
-		counts := m.Requests()
-		t.Logf("a contender: %.1f requests, %.1f raft writes", float64(counts.Total()-2*counts[consulmodel.SessionRenew])/contenders, float64(m.RaftWrites())/contenders)
-		if per := float64(counts.Total()-2*counts[consulmodel.SessionRenew]) / contenders; per > 10 {
-			t.Errorf("%.1f requests a contender, want at most 10: %v", per, counts)
-		}
-		if per := float64(m.RaftWrites()) / contenders; per > 6 {
-			t.Errorf("%.1f raft writes a contender, want at most 6", per)
-		}
-		wantNothingLeft(t, m)
-	})
 }
 
 // All copies are free and all contenders come in the same instant: each is refused a few
@@ -160,87 +104,6 @@ func TestCopiesTakenAtOnce(t *testing.T) {
 	})
 }
 
-// A waiter doesn't spin on what it doesn't wait for: the mirrors of copies that there are no
-// more, and those that somebody has deleted, have the highest index of all.
-func TestCopiesThatAreGoneWakeNobody(t *testing.T) {
-	for name, what := range map[string]func(*testing.T, *consulmodel.Model){
-		"a smaller number": func(t *testing.T, m *consulmodel.Model) {
-			o := operatorOf(t, m)
-			if _, err := o.Resize(t.Context(), testName, 2, "fewer"); err != nil {
-				t.Fatal(err)
-			}
-		},
-		"a deleted mirror": func(t *testing.T, m *consulmodel.Model) {
-			o := operatorOf(t, m)
-			if _, err := o.Resize(t.Context(), testName, 2, "fewer"); err != nil {
-				t.Fatal(err)
-			}
-			m.DeleteKey("onlyone/" + testName + "/~held/4")
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, m *consulmodel.Model) {
-				var terms []*Term
-				for range 5 {
-					terms = append(terms, mustAcquire(t, copiesOf(5, m.Transport(nil))))
-				}
-				for _, term := range terms {
-					giveBack(t, term)
-				}
-				a, b := mustAcquireUnresized(t, m, what)
-				rt := m.Transport(func(r *consulmodel.Request) consulmodel.Plan {
-					if r.N > 100 { // or a spinning waiter would be no failure but a test without an end
-						return consulmodel.Plan{DropRequest: true}
-					}
-					return consulmodel.Plan{}
-				})
-				next := contending(t.Context(), t, copiesOf(2, rt))
-				before := rt.Sent()
-				for range 6 {
-					time.Sleep(10 * time.Second)
-					if err := errors.Join(a.Renew(t.Context()), b.Renew(t.Context())); err != nil {
-						t.Fatal(err)
-					}
-				}
-				if n := rt.Sent() - before; n > 18 {
-					t.Fatalf("a waiter sent %d requests in 60 s, want 0.3 a second at most", n)
-				}
-				m.Unlock("onlyone/"+testName+"/~held/4", "nobody") // no change
-				giveBack(t, b)
-				<-next.done
-				if next.err != nil {
-					t.Fatal(next.err)
-				}
-				if next.term.copy != b.copy {
-					t.Errorf("it got copy %d, copy %d was released", next.term.copy, b.copy)
-				}
-			})
-		})
-	}
-}
-
-func mustAcquireUnresized(t *testing.T, m *consulmodel.Model, what func(*testing.T, *consulmodel.Model)) (a, b *Term) {
-	t.Helper()
-	a, b = mustAcquire(t, copiesOf(5, m.Transport(nil))), mustAcquire(t, copiesOf(5, m.Transport(nil)))
-	if a.copy > 1 || b.copy > 1 {
-		t.Fatalf("copies %d and %d are held, this test wants 0 and 1", a.copy, b.copy)
-	}
-	for i := 2; i < 5; i++ { // the mirrors that go get the highest index
-		m.PutKey("onlyone/"+testName+"/~held/"+strconv.Itoa(i), "changed")
-	}
-	what(t, m)
-	return a, b
-}
-
-func operatorOf(t *testing.T, m *consulmodel.Model) *Operator {
-	t.Helper()
-	o, err := NewOperator(OperatorConfig{Client: ClientConfig{Transport: m.Transport(nil)}, Prefix: "onlyone", By: "ops-1", Timeout: 2 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return o
-}
-
 // Another number of copies is refused, both ways, as soon as it is set; none at all is a
 // number, too.
 func TestCopiesMustAgree(t *testing.T) {
@@ -256,7 +119,7 @@ func TestCopiesMustAgree(t *testing.T) {
 	})
 	inBubble(t, func(t *testing.T, m *consulmodel.Model) {
 		plain := mustAcquire(t, config(m.Transport(nil)))
-		queued := contending(t.Context(), t, config(m.Transport(nil)))
+		queued := acquiringWith(t.Context(), t, config(m.Transport(nil)))
 		_, err := contender(t, copiesOf(2, m.Transport(nil))).Acquire(t.Context(), always)
 		if bad, ok := errors.AsType[*CopiesError](err); !ok || bad.Want != 2 || bad.Record.Copies != 0 || bad.Record.By != "h1" {
 			t.Errorf("copies beside a holder without: got %v, want a *CopiesError", err)
@@ -288,7 +151,7 @@ func TestCopiesAndNoneAtOnce(t *testing.T) {
 						}
 						return consulmodel.Plan{}
 					})
-					late := contending(t.Context(), t, copiesOf(2-first, slow)) // has read, and found it free
+					late := acquiringWith(t.Context(), t, copiesOf(2-first, slow)) // has read, and found it free
 					term := mustAcquire(t, copiesOf(first, m.Transport(nil)))
 					<-late.done
 					if bad, ok := errors.AsType[*CopiesError](late.err); !ok {
@@ -307,15 +170,15 @@ func TestCopiesAndNoneAtOnce(t *testing.T) {
 func TestResizeWakesTheFirst(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *consulmodel.Model) {
 		a := mustAcquire(t, copiesOf(1, m.Transport(nil)))
-		next := contending(t.Context(), t, copiesOf(1, m.Transport(nil)))
-		if _, err := operatorOf(t, m).Resize(t.Context(), testName, 2, "more"); err != nil {
+		next := acquiringWith(t.Context(), t, copiesOf(1, m.Transport(nil)))
+		if _, err := operator(t, m.Transport(nil)).Resize(t.Context(), testName, 2, "more"); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
 		if !next.ended() {
 			t.Fatal("it still waits")
 		}
-		if bad, ok := errors.AsType[*CopiesError](next.err); !ok || bad.Record.Copies != 2 || bad.Record.By != "ops-1" {
+		if bad, ok := errors.AsType[*CopiesError](next.err); !ok || bad.Record.Copies != 2 || bad.Record.By != "ann@desk" {
 			t.Errorf("got %v, want a *CopiesError", next.err)
 		}
 		b := mustAcquire(t, copiesOf(2, m.Transport(nil)))
@@ -326,37 +189,6 @@ func TestResizeWakesTheFirst(t *testing.T) {
 		giveBack(t, b)
 		wantNothingLeft(t, m)
 	})
-}
-
-// The lock-delay of one copy holds nobody off another one.
-func TestLockDelayOfOneCopy(t *testing.T) {
-	for _, noWait := range []bool{false, true} {
-		inBubble(t, func(t *testing.T, m *consulmodel.Model) {
-			a, b := mustAcquire(t, copiesOf(2, m.Transport(nil))), mustAcquire(t, copiesOf(2, m.Transport(nil)))
-			m.DestroySession(a.session)
-			giveBack(t, b)
-			c := copiesOf(2, m.Transport(nil))
-			c.NoWait = noWait
-			begin := time.Now()
-			got := mustAcquire(t, c)
-			if got.copy != b.copy || time.Since(begin) > time.Second {
-				t.Errorf("got copy %d after %s, want %d at once", got.copy, time.Since(begin), b.copy)
-			}
-			c = copiesOf(2, m.Transport(nil))
-			c.NoWait = noWait
-			_, err := func() (*Term, error) {
-				ctx, cancel := context.WithTimeout(t.Context(), 25*time.Second)
-				defer cancel()
-				return contender(t, c).Acquire(ctx, always)
-			}()
-			if held, ok := errors.AsType[*HeldError](err); noWait && (!ok || held.Why != "lock-delay") {
-				t.Errorf("-n in a lock-delay: got %v", err)
-			}
-			if !noWait && (err != nil || time.Since(begin) < 20*time.Second) {
-				t.Errorf("after %s: %v", time.Since(begin), err)
-			}
-		})
-	}
 }
 
 // The acquire of one copy isn't answered, and is carried out when its contender has gone to
@@ -374,7 +206,7 @@ func TestAcquireCarriedOutInTheQueue(t *testing.T) {
 					}
 					return consulmodel.Plan{}
 				})
-				late := contending(t.Context(), t, copiesOf(copies, lates))
+				late := acquiringWith(t.Context(), t, copiesOf(copies, lates))
 				var terms []*Term
 				for range max(copies, 1) {
 					terms = append(terms, mustAcquire(t, copiesOf(copies, m.Transport(nil))))
@@ -385,9 +217,9 @@ func TestAcquireCarriedOutInTheQueue(t *testing.T) {
 					}
 					return consulmodel.Plan{}
 				})
-				second := contending(t.Context(), t, copiesOf(copies, slower))
+				second := acquiringWith(t.Context(), t, copiesOf(copies, slower))
 				time.Sleep(10 * time.Second)
-				third := contending(t.Context(), t, copiesOf(copies, m.Transport(nil)))
+				third := acquiringWith(t.Context(), t, copiesOf(copies, m.Transport(nil)))
 				for range 4 {
 					time.Sleep(5 * time.Second)
 					for _, term := range terms {
