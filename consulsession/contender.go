@@ -78,6 +78,7 @@ type Contender struct {
 	tried     attempt // the last acquire that was sent
 	last      lastTerm
 	reached   bool                    // Consul has answered once
+	known     bool                    // it has made a session, so it is a Consul
 	turns     chan chan time.Duration // see turn
 }
 
@@ -326,6 +327,7 @@ func (c *Contender) createSession(ctx context.Context) (string, error) {
 		id, err = c.newSession(ctx, "onlyone/"+c.Name, "release")
 		return err
 	})
+	c.known = c.known || err == nil
 	return id, err
 }
 
@@ -675,7 +677,7 @@ func (c *Contender) retry(ctx context.Context, what string, f func(context.Conte
 			continue
 		case badRequest(err) && (c.NoWait || !c.reached):
 			return &UnreachableError{c.Address(), cause(err)}
-		case (c.NoWait || !c.reached) && (c.Now()-start >= 2*c.Poll || errors.Is(err, errNotConsul) || isDecode(err)):
+		case !c.known && (errors.Is(err, errNotConsul) || isDecode(err)), (c.NoWait || !c.reached) && c.Now()-start >= 2*c.Poll:
 			return &UnreachableError{c.Address(), cause(err)}
 		}
 		if !told && c.reached && c.Now()-start > c.Poll {

@@ -133,7 +133,8 @@ func (l *lab) paused(ctx context.Context) error {
 		script := fmt.Sprintf(`date +%%s%%N >%s-%d; exec sleep 1000`, file, i)
 		cmd := exec.CommandContext(ctx, l.onlyone, "run", "paused", "--", "sh", "-c", script)
 		cmd.Env = append(cmd.Environ(), "CONSUL_HTTP_ADDR="+l.server.Addr)
-		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
+		// A group of its own: a stopped process in an orphaned group brings SIGHUP upon all of it.
+		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM, Setpgid: true}
 		if err := cmd.Start(); err != nil {
 			return err
 		}
