@@ -1,3 +1,5 @@
+//go:build linux
+
 // Hosts runs contenders on hosts of their own, breaks what lies between them, and checks
 // what was promised. Linux, root.
 //
