@@ -23,7 +23,8 @@ type explanation struct {
 
 // explain prints the time budget that the dials make.
 func explain(o RunOptions, d supervisor.Dials) error {
-	takeOver := 2*d.TTL + d.Lease
+	// The first in the queue asks every second while the lock-delay runs.
+	takeOver := 2*d.TTL + d.Lease + time.Second
 	if o.JSON {
 		return json.NewEncoder(o.Stdout).Encode(explanation{1, d.Lease.Seconds(), d.RenewDeadline().Seconds(), d.KillAfter.Seconds(),
 			d.Margin().Seconds(), d.Drift().Seconds(), d.TTL.Seconds(), d.Poll.Seconds(), takeOver.Seconds()})
@@ -39,7 +40,7 @@ func explain(o RunOptions, d supervisor.Dials) error {
 
 The next host starts
   after a clean end, or when onlyone is killed: within milliseconds of the command's end
-  after its host died or lost the network:      within %s (2 x --ttl %s + --lease)
+  after its host died or lost the network:      within %s (2 x --ttl %s + --lease + a second until that is noticed)
 `, at(0), d.Poll, at(term), at(kill), d.KillAfter, at(kill+d.Margin()), d.Margin(), at(d.Lease), d.Lease, d.Drift(), takeOver, d.TTL)
 	if err == nil && d.NeedsPatience() {
 		_, err = fmt.Fprintf(o.Stdout, "\nAn election of a Consul leader (up to 13s) may outlast the %s in which there must be a new proof, and move the job: a lease of 20s or more rides it out.\n", term)
