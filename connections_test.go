@@ -141,6 +141,10 @@ func TestConnectionLimit(t *testing.T) {
 		j.await("it says what the limit is", func() bool { return strings.Contains(one.stderr(), "http_max_conns_per_client") })
 		t.Log(one.stderr())
 		oneLine(t, one.stderr(), j.s.Addr, "200 by default", "waiting")
+		refused := j.run("-n", "true")
+		refused.wait(69)
+		oneLine(t, refused.stderr(), "http_max_conns_per_client")
+
 		crowd.leave(len(crowd.leavers)) // their cancelled watches keep their places for some seconds
 		open()
 		holder.wait(0)

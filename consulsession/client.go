@@ -241,10 +241,12 @@ func (t *transport) send(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// hungUp: the other side took the connection and closed it.
+// hungUp: the other side took the connection and closed it. Consul 1.14 answers 429 before
+// there is a request, which net/http may not take for the answer to one. It doesn't export
+// those errors.
 func hungUp(err error) bool {
 	return err != nil && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
-		strings.Contains(err.Error(), "server closed idle connection")) // net/http doesn't export that one
+		strings.Contains(err.Error(), "server closed idle connection") || strings.Contains(err.Error(), "readLoopPeekFailLocked"))
 }
 
 func (t *transport) closeIdle() {

@@ -70,7 +70,7 @@ func (e *UnreachableError) Error() string {
 func (e *UnreachableError) Unwrap() error { return e.Cause }
 
 // ConnectionLimitError says that the agent takes no more connections from this host. Consul
-// 1.14 says so; 1.8 closes the connection without a word, as other things do.
+// 1.14 says so, if that isn't lost; 1.8 closes the connection without a word, as other things do.
 type ConnectionLimitError struct{ Told bool }
 
 func (e *ConnectionLimitError) Error() string {
@@ -78,7 +78,7 @@ func (e *ConnectionLimitError) Error() string {
 	if e.Told {
 		return "it takes no more connections from this host (its limit is " + limit + ")"
 	}
-	return "it closes the connection without an answer, as Consul 1.8 does when a host has too many (its limit is " + limit + ")"
+	return "it closes the connection without an answer, as Consul does when a host has too many (its limit is " + limit + ")"
 }
 
 // LostError proves that a lock that was ours isn't any more.

@@ -41,6 +41,7 @@ func main() {
 // lab is what all parts share.
 type lab struct {
 	server  *consultest.Server
+	version string
 	onlyone string
 	dir     string
 	sizes   []int
@@ -80,10 +81,11 @@ func bench(ctx context.Context) error {
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("cannot build onlyone: %w\n%s", err, out)
 	}
-	if l.server, err = consultest.New(consultest.Options{Version: *version, Conns: 15000}); err != nil {
+	l.version = *version
+	if err := l.serve(); err != nil {
 		return err
 	}
-	defer l.server.Close()
+	defer func() { l.server.Close() }()
 	say("%s", commandLine())
 	say("%s; %s, %d cores, load %s", firstLine(l.server.Binary, "version"), runtime.Version(), runtime.NumCPU(), load())
 	for _, p := range []struct {
@@ -102,6 +104,15 @@ func bench(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// serve starts a server of its own.
+func (l *lab) serve() error {
+	s, err := consultest.New(consultest.Options{Version: l.version, Conns: 15000})
+	if err == nil {
+		l.server = s
+	}
+	return err
 }
 
 func say(format string, args ...any) { fmt.Printf(format+"\n", args...) }
