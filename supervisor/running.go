@@ -138,10 +138,6 @@ func (h *holding) again(out Outcome) bool {
 	if out.Kind != Ended || h.ending() || !h.Restart.after(out) {
 		return false
 	}
-	if h.drained.On { // it was to finish, and has
-		h.order = Order{DrainHost, h.drained.Why}
-		return false
-	}
 	if h.Restart.Most >= 0 && h.restarts >= h.Restart.Most {
 		if h.Restart.Most > 0 {
 			h.Log.Error().Msgf("the command ended (%s) after %d restarts: leaving the lock to others", ending(out), h.restarts)
