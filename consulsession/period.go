@@ -41,9 +41,9 @@ type PeriodRecord struct {
 	Ended   string   `json:"ended,omitempty"`
 	Seconds float64  `json:"seconds,omitempty"` // how long it ran
 	Exit    int      `json:"exit"`
-	Attempt int      `json:"attempt"`         // 1 is the first
-	Tried   []string `json:"tried,omitempty"` // hosts that began it
-	Past    []string `json:"past,omitempty"`  // periods that ended before, the newest last
+	Attempt int      `json:"attempt"`          // 1 is the first
+	Failed  []string `json:"failed,omitempty"` // hosts on which it ended with another exit than 0
+	Past    []string `json:"past,omitempty"`   // periods that ended before, the newest last
 }
 
 // States of a period.
@@ -69,6 +69,8 @@ func (e *DoneError) Error() string {
 	switch {
 	case r.Period != e.Period:
 		return fmt.Sprintf("period %s already done", e.Period)
+	case e.Why == "tried" && r.State != periodEnded:
+		return fmt.Sprintf("period %s was begun by %s and did not end; it failed on this host before, and isn't tried here again", e.Period, r.Host)
 	case e.Why == "tried":
 		return fmt.Sprintf("period %s failed on %s (exit %d), and this host has tried it", e.Period, r.Host, r.Exit)
 	case e.Why == "never":
@@ -129,7 +131,7 @@ func (p Period) due(r PeriodRecord, session, host string) error {
 		return nil
 	case r.State == periodEnded && (p.Retry != OnFailure || r.Exit == 0):
 		return &DoneError{Period: p.ID, Record: r}
-	case r.State == periodEnded && slices.Contains(r.Tried, host):
+	case p.Retry == OnFailure && slices.Contains(r.Failed, host): // also if another one has died since
 		return &DoneError{p.ID, r, "tried"}
 	case r.State != periodEnded && p.Retry == Never && r.Session != session:
 		return &DoneError{p.ID, r, "never"}
@@ -140,15 +142,12 @@ func (p Period) due(r PeriodRecord, session, host string) error {
 // begin is the record after r once p is begun.
 func (p Period) begin(r PeriodRecord, host string, pid int, session string, now time.Time) PeriodRecord {
 	n := PeriodRecord{Schema: Schema, Period: p.ID, Spec: p.Spec, State: periodBegun, Host: host, Pid: pid, Session: session,
-		Begun: stamp(now.Truncate(time.Millisecond)), Attempt: 1, Tried: []string{host}, Past: r.Past}
+		Begun: stamp(now.Truncate(time.Millisecond)), Attempt: 1, Past: r.Past}
 	switch {
 	case r.Period == p.ID && r.Session == session && r.State == periodBegun:
 		return r // an acquire of ours whose answer was lost
 	case r.Period == p.ID:
-		n.Attempt, n.Tried = r.Attempt+1, r.Tried
-		if !slices.Contains(n.Tried, host) {
-			n.Tried = append(slices.Clone(n.Tried), host)
-		}
+		n.Attempt, n.Failed = r.Attempt+1, r.Failed
 	case r.State == periodEnded:
 		n.Past = append(slices.Clone(r.Past), r.Period)
 		n.Past = n.Past[max(0, len(n.Past)-maxPast):]
@@ -163,7 +162,10 @@ func (r PeriodRecord) end(token uint64, e Ended) PeriodRecord {
 	switch e.Outcome {
 	case "stopped", "lost", "failed": // not its own end: another may begin it again
 		r.State = periodStopped
-		r.Tried = slices.DeleteFunc(slices.Clone(r.Tried), func(h string) bool { return h == r.Host })
+	default:
+		if e.Exit != 0 && !slices.Contains(r.Failed, r.Host) {
+			r.Failed = append(slices.Clone(r.Failed), r.Host)
+		}
 	}
 	return r
 }

@@ -25,8 +25,8 @@ func TestPeriodDue(t *testing.T) {
 	const me, mine = "h1", "s1" // our host, our session
 	mineToday := daily(dayOne, "").ID
 	build := func(id string) Period { return Period{ID: id, Spec: "id"} }
-	rec := func(state, host, session string, exit int, tried ...string) PeriodRecord {
-		return PeriodRecord{Schema: 1, Period: mineToday, Spec: "1d", State: state, Host: host, Session: session, Exit: exit, Tried: tried}
+	rec := func(state, host, session string, exit int, failed ...string) PeriodRecord {
+		return PeriodRecord{Schema: 1, Period: mineToday, Spec: "1d", State: state, Host: host, Session: session, Exit: exit, Failed: failed}
 	}
 	for _, c := range []struct {
 		name   string
@@ -36,19 +36,21 @@ func TestPeriodDue(t *testing.T) {
 		policy []Retry
 	}{
 		{"no record", PeriodRecord{}, daily(dayOne, ""), "run", nil},
-		{"begun by another session of another host", rec(periodBegun, "h2", "s2", 0, "h2"), daily(dayOne, ""), "run", []Retry{OnCrash, OnFailure}},
-		{"begun by another session of another host", rec(periodBegun, "h2", "s2", 0, "h2"), daily(dayOne, ""), "done never", []Retry{Never}},
-		{"begun by another session of ours", rec(periodBegun, me, "s0", 0, me), daily(dayOne, ""), "run", []Retry{OnCrash, OnFailure}},
-		{"begun by another session of ours", rec(periodBegun, me, "s0", 0, me), daily(dayOne, ""), "done never", []Retry{Never}},
-		{"begun by this very session", rec(periodBegun, me, mine, 0, me), daily(dayOne, ""), "run", nil},
+		{"begun by another session of another host", rec(periodBegun, "h2", "s2", 0), daily(dayOne, ""), "run", []Retry{OnCrash, OnFailure}},
+		{"begun by another session of another host", rec(periodBegun, "h2", "s2", 0), daily(dayOne, ""), "done never", []Retry{Never}},
+		{"begun by another session of ours", rec(periodBegun, me, "s0", 0), daily(dayOne, ""), "run", []Retry{OnCrash, OnFailure}},
+		{"begun by another session of ours", rec(periodBegun, me, "s0", 0), daily(dayOne, ""), "done never", []Retry{Never}},
+		{"begun by this very session", rec(periodBegun, me, mine, 0), daily(dayOne, ""), "run", nil},
 		{"stopped on another host", rec(periodStopped, "h2", "s2", 143), daily(dayOne, ""), "run", []Retry{OnCrash, OnFailure}},
 		{"stopped on another host", rec(periodStopped, "h2", "s2", 143), daily(dayOne, ""), "done never", []Retry{Never}},
 		{"stopped here", rec(periodStopped, me, "s0", 143), daily(dayOne, ""), "run", []Retry{OnCrash, OnFailure}},
-		{"ended well", rec(periodEnded, "h2", "s2", 0, "h2"), daily(dayOne, ""), "done", nil},
-		{"ended well here", rec(periodEnded, me, "s0", 0, me), daily(dayOne, ""), "done", nil},
+		{"ended well", rec(periodEnded, "h2", "s2", 0), daily(dayOne, ""), "done", nil},
+		{"ended well here", rec(periodEnded, me, "s0", 0), daily(dayOne, ""), "done", nil},
 		{"failed on another host", rec(periodEnded, "h2", "s2", 1, "h2"), daily(dayOne, ""), "done", []Retry{OnCrash, Never}},
 		{"failed on another host", rec(periodEnded, "h2", "s2", 1, "h2"), daily(dayOne, ""), "run", []Retry{OnFailure}},
 		{"failed here", rec(periodEnded, me, "s0", 1, me), daily(dayOne, ""), "done tried", []Retry{OnFailure}},
+		{"failed here, then another host died", rec(periodBegun, "h2", "s2", 0, me), daily(dayOne, ""), "done tried", []Retry{OnFailure}},
+		{"failed on another host, then a third one died", rec(periodBegun, "h3", "s3", 0, "h2"), daily(dayOne, ""), "run", []Retry{OnFailure}},
 		{"failed on both", rec(periodEnded, "h2", "s2", 1, me, "h2"), daily(dayOne, ""), "done tried", []Retry{OnFailure}},
 		{"an earlier period ended", rec(periodEnded, "h2", "s2", 0), daily(dayTwo, ""), "run", nil},
 		{"an earlier period was begun", rec(periodBegun, "h2", "s2", 0), daily(dayTwo, ""), "run", nil},
@@ -96,7 +98,7 @@ func TestPeriodBegin(t *testing.T) {
 	p := daily(dayOne, OnCrash)
 	begun := func(change func(*PeriodRecord)) PeriodRecord {
 		r := PeriodRecord{Schema: 1, Period: p.ID, Spec: "1d", State: periodBegun, Host: "h1", Pid: 7, Session: "s1",
-			Begun: "2026-11-29T03:00:07Z", Attempt: 1, Tried: []string{"h1"}}
+			Begun: "2026-11-29T03:00:07Z", Attempt: 1}
 		change(&r)
 		return r
 	}
@@ -107,18 +109,18 @@ func TestPeriodBegin(t *testing.T) {
 		want PeriodRecord
 	}{
 		{"the first", PeriodRecord{}, begun(func(*PeriodRecord) {})},
-		{"after one that ended", PeriodRecord{Schema: 1, Period: yesterday, State: periodEnded, Past: []string{"p0"}, Attempt: 4, Tried: []string{"h9"}},
+		{"after one that ended", PeriodRecord{Schema: 1, Period: yesterday, State: periodEnded, Past: []string{"p0"}, Attempt: 4, Failed: []string{"h9"}},
 			begun(func(r *PeriodRecord) { r.Past = []string{"p0", yesterday} })},
 		{"after one that failed", PeriodRecord{Schema: 1, Period: yesterday, State: periodEnded, Exit: 1},
 			begun(func(r *PeriodRecord) { r.Past = []string{yesterday} })},
 		{"after one that died", PeriodRecord{Schema: 1, Period: yesterday, State: periodBegun, Past: []string{"p0"}},
 			begun(func(r *PeriodRecord) { r.Past = []string{"p0"} })},
-		{"again, by another host", PeriodRecord{Schema: 1, Period: p.ID, State: periodBegun, Host: "h2", Session: "s2", Attempt: 1, Tried: []string{"h2"}, Past: []string{"p0"}},
-			begun(func(r *PeriodRecord) { r.Attempt, r.Tried, r.Past = 2, []string{"h2", "h1"}, []string{"p0"} })},
-		{"again, by the same host", PeriodRecord{Schema: 1, Period: p.ID, State: periodBegun, Host: "h1", Session: "s0", Attempt: 2, Tried: []string{"h1", "h2"}},
-			begun(func(r *PeriodRecord) { r.Attempt, r.Tried = 3, []string{"h1", "h2"} })},
-		{"again, after a failure", PeriodRecord{Schema: 1, Period: p.ID, State: periodEnded, Host: "h2", Session: "s2", Exit: 1, Attempt: 1, Tried: []string{"h2"}},
-			begun(func(r *PeriodRecord) { r.Attempt, r.Tried = 2, []string{"h2", "h1"} })},
+		{"again, by another host", PeriodRecord{Schema: 1, Period: p.ID, State: periodBegun, Host: "h2", Session: "s2", Attempt: 1, Past: []string{"p0"}},
+			begun(func(r *PeriodRecord) { r.Attempt, r.Past = 2, []string{"p0"} })},
+		{"again, by the same host", PeriodRecord{Schema: 1, Period: p.ID, State: periodBegun, Host: "h1", Session: "s0", Attempt: 2, Failed: []string{"h2"}},
+			begun(func(r *PeriodRecord) { r.Attempt, r.Failed = 3, []string{"h2"} })},
+		{"again, after a failure", PeriodRecord{Schema: 1, Period: p.ID, State: periodEnded, Host: "h2", Session: "s2", Exit: 1, Attempt: 1, Failed: []string{"h2"}},
+			begun(func(r *PeriodRecord) { r.Attempt, r.Failed = 2, []string{"h2"} })},
 		{"again, after a stop", PeriodRecord{Schema: 1, Period: p.ID, State: periodStopped, Host: "h2", Session: "s2", Attempt: 1},
 			begun(func(r *PeriodRecord) { r.Attempt = 2 })},
 		{"ours already, by an acquire without an answer", begun(func(r *PeriodRecord) { r.Begun = "2026-11-29T03:00:05Z" }),
@@ -151,15 +153,15 @@ func TestPeriodPast(t *testing.T) {
 // Only what ran to its end has ended; what was ended by us may be run again.
 func TestPeriodEnd(t *testing.T) {
 	begun := daily(dayOne, OnCrash).begin(PeriodRecord{}, "h1", 7, "s1", dayOne)
-	begun.Tried = []string{"h2", "h1"}
+	begun.Failed = []string{"h2"}
 	e := Ended{Started: dayOne, Ended: dayOne.Add(90 * time.Second)}
 	for _, c := range []struct {
 		outcome string
 		exit    int
 		state   string
-		tried   []string
+		failed  []string
 	}{
-		{"exited", 0, periodEnded, []string{"h2", "h1"}},
+		{"exited", 0, periodEnded, []string{"h2"}},
 		{"exited", 3, periodEnded, []string{"h2", "h1"}},
 		{"signaled", 139, periodEnded, []string{"h2", "h1"}},
 		{"timeout", 124, periodEnded, []string{"h2", "h1"}},
@@ -170,10 +172,10 @@ func TestPeriodEnd(t *testing.T) {
 		t.Run(fmt.Sprint(c.outcome, c.exit), func(t *testing.T) {
 			e.Outcome, e.Exit = c.outcome, c.exit
 			r := begun.end(42, e)
-			if r.State != c.state || !slices.Equal(r.Tried, c.tried) || r.Token != 42 || r.Exit != c.exit || r.Seconds != 90 || r.Ended != "2026-11-29T03:01:30Z" {
-				t.Errorf("%+v, want %s, tried by %v", r, c.state, c.tried)
+			if r.State != c.state || !slices.Equal(r.Failed, c.failed) || r.Token != 42 || r.Exit != c.exit || r.Seconds != 90 || r.Ended != "2026-11-29T03:01:30Z" {
+				t.Errorf("%+v, want %s, failed on %v", r, c.state, c.failed)
 			}
-			if !slices.Equal(begun.Tried, []string{"h2", "h1"}) {
+			if !slices.Equal(begun.Failed, []string{"h2"}) {
 				t.Errorf("the record that it was given is now %+v", begun)
 			}
 		})
