@@ -336,7 +336,9 @@ func (j *job) startWith(edit func(*exec.Cmd), args ...string) *proc {
 	defer log.Close()
 	p.cmd = exec.Command(args[0], args[1:]...)
 	p.cmd.Stdout, p.cmd.Stderr, p.cmd.Dir = log, log, j.dir
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // if the test is killed
+	// A group of its own, as a shell gives it: when a command ends beside a stopped onlyone, and
+	// with it the last one of their group whose parent is in another, the kernel sends the group a SIGHUP.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true} // if the test is killed
 	p.cmd.Env = append(os.Environ(), "CONSUL_HTTP_ADDR="+j.s.Addr, "TMPDIR="+j.tmp, consultest.Mark(p.mark))
 	edit(p.cmd)
 	if err := p.cmd.Start(); err != nil {
