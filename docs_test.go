@@ -68,7 +68,7 @@ func TestDocs(t *testing.T) {
 // untested are the blocks that no test runs, by file and first line, and why.
 var untested = map[string]string{
 	"README.md: UPDATE report SET body = 'new', fence = 25 WHERE id = 1 AND fence <= 25;   -- no row changed: stop": "docs/fencing.md has it as a recipe, which TestFencing runs",
-	"docs/copies.md: onlyone status shard        all copies, and who waits":                                         "the transcripts of status and history have it",
+	"docs/copies.md: onlyone status worker        all copies, and who waits":                                        "the transcripts of status and history have it",
 	"docs/systemd.md: echo 'COMMAND=/usr/local/bin/billing --port 8080' >/etc/default/onlyone-billing":              "internal/booted starts the template under a real systemd",
 	"docs/metrics.md: time() - max by (name) (onlyone_last_success_timestamp_seconds)":                              "an expression for Prometheus; the alert with it is played by TestPromtool",
 	"docs/telling.md: name: backup": "what a ping sends; held by the tests of telling",
@@ -130,7 +130,7 @@ func newDocRun(t *testing.T, file string) *docRun {
 	if err := os.Symlink(onlyone, filepath.Join(dir, "onlyone")); err != nil {
 		t.Fatal(err)
 	}
-	for _, program := range []string{"report", "bill", "billing", "nightly", "migrate.sh"} {
+	for _, program := range []string{"report", "bill", "billing", "nightly", "migrate.sh", "worker", "shard"} {
 		if err := os.WriteFile(filepath.Join(dir, program), []byte("#!/bin/sh\n"), 0o755); err != nil {
 			t.Fatal(err)
 		}
