@@ -2,7 +2,9 @@ package supervisor
 
 import (
 	"bufio"
+	"bytes"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -86,10 +88,23 @@ func removeCgroups(keeper int) {
 	}
 }
 
-// populated reports whether a living process is in the cgroup (zombies don't count).
+// populated reports whether a living process is in the cgroup (zombies don't count). Newer
+// kernels let a dead task go later than its parent has reaped it, and on a busy host the
+// event comes late: so the lists of processes have the last word.
 func (c *cgroup) populated() bool {
 	b, err := os.ReadFile(filepath.Join(c.dir, "cgroup.events"))
-	return err == nil && strings.Contains(string(b), "populated 1")
+	if err != nil || !strings.Contains(string(b), "populated 1") {
+		return false
+	}
+	found := false
+	_ = filepath.WalkDir(c.dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.Name() == "cgroup.procs" {
+			pids, err := os.ReadFile(path)
+			found = found || err != nil || len(bytes.TrimSpace(pids)) > 0 // a threaded cgroup can't be read
+		}
+		return nil
+	})
+	return found
 }
 
 // ownCgroup is the folder of the v2 cgroup that we are in, on a unified or hybrid layout.

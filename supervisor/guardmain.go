@@ -138,8 +138,11 @@ func (l *guardLoop) run() int {
 		}
 		fds = append(fds, l.procs.waitsFor()...)
 		wait := pollLimit(l.next())
-		if l.phase == guardKilling {
+		switch {
+		case l.phase == guardKilling:
 			wait = l.procs.pause()
+		case l.phase == guardStopping && l.guard.ended && (wait < 0 || wait > 100):
+			wait = 100 // ms: a cgroup can say that it is populated for a moment longer than it is, and nothing tells of the change
 		}
 		_ = setTimerfd(l.timer, l.next())
 		if l.phase == guardRunning || l.phase == guardStopping {
