@@ -243,7 +243,7 @@ func TestCopies(t *testing.T) {
 		oneLine(t, n.stderr(), "all of its 2 copies run", "not waiting (-n)")
 		other := j.run("--copies 3", "echo", "ran")
 		other.wait(78)
-		oneLine(t, other.stderr(), j.name+" has 2 copies (since ", "not 3", "use --copies 2, or change it for all: onlyone resize "+j.name+" --copies 3")
+		oneLine(t, other.stderr(), j.name+" is used with 2 copies (since ", "not with 3 copies", "use --copies 2, or change it for all: onlyone resize "+j.name+" --copies 3")
 		c := j.run("--copies 2", show("c")...)
 		j.queued(1)
 		b.kill() // its guard gives its copy back
