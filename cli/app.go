@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"runtime"
 	"slices"
@@ -37,7 +38,8 @@ func New(version string, run RunFunc) *App {
 // asked for, and what a command is there to print.
 func (a *App) Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	ours, command, dashes := cut(args[min(1, len(args)):])
-	in := &invocation{app: a, command: command, dashes: dashes, stdout: stdout, stderr: stderr}
+	out := &checkedWriter{to: stdout}
+	in := &invocation{app: a, command: command, dashes: dashes, stdout: out, stderr: stderr}
 	var app *cli.App
 	if len(ours) > 0 && ours[0] == "run" { // the one that is used most needn't wait for the others
 		app = in.buildWith(in.runCommand())
@@ -47,6 +49,9 @@ func (a *App) Main(ctx context.Context, args []string, stdout, stderr io.Writer)
 	ours, err := in.arrange(app, ours)
 	if err == nil {
 		err = app.RunContext(ctx, append([]string{app.Name}, ours...))
+	}
+	if err == nil && out.err != nil { // an empty list isn't an answer
+		err = &exitError{code: exitInternal, what: fmt.Errorf("cannot write to stdout: %w", out.err)}
 	}
 	if err != nil && in.what == "check" {
 		err = unknown(stdout, err)
@@ -58,6 +63,24 @@ func (a *App) Main(ctx context.Context, args []string, stdout, stderr io.Writer)
 		a.die(e.signal)
 	}
 	return exitCode(err)
+}
+
+// checkedWriter remembers the first error.
+type checkedWriter struct {
+	to  io.Writer
+	err error
+}
+
+func (w *checkedWriter) Write(p []byte) (int, error) {
+	n, err := w.to.Write(p)
+	if err != nil && w.err == nil {
+		w.err = err
+		var path *fs.PathError
+		if errors.As(err, &path) {
+			w.err = path.Err // the rest is a name that nobody gave
+		}
+	}
+	return n, err
 }
 
 // An invocation is one command line on its way to its action.
@@ -199,8 +222,23 @@ func (in *invocation) arrange(app *cli.App, args []string) ([]string, error) {
 		c.CustomHelpTemplate = commandHelp(c, false)
 		return []string{c.Name, "--help"}, nil
 	}
+	if err := checkEmpty(c, o); err != nil {
+		return nil, err
+	}
 	lighten(c)
 	return append(append([]string{c.Name}, o.flags...), o.positionals...), nil
+}
+
+// checkEmpty refuses flags of ours that were typed with an empty text: without its value a
+// --fence-cmd would fence nobody, and a --runtime-dir would drain the whole host.
+func checkEmpty(c *cli.Command, o ordered) error {
+	for _, f := range c.Flags {
+		s, ok := f.(*cli.StringFlag)
+		if ok && s.Category != forConsul && s.Name != "reason" && slices.Contains(o.flags, "--"+s.Name+"=") {
+			return usageError("is a variable of the script unset?", "--%s is empty", s.Name)
+		}
+	}
+	return nil
 }
 
 // misplaced says more of an unknown global flag that is one of a command.

@@ -285,6 +285,9 @@ func TestBadInput(t *testing.T) {
 		{"--log-format xml", []string{"run", "--log-format", "xml", "a", "--", "x"}, []string{`--log-format "xml" is none of human, json`}},
 		{"--prefix /x", []string{"run", "--prefix", "/x", "a", "--", "x"}, []string{`--prefix "/x" begins with '/'`, `try "x"`}},
 		{"--prefix empty", []string{"run", "--prefix=", "a", "--", "x"}, []string{`--prefix "" is empty`}},
+		{"--fence-cmd empty", []string{"run", "--fence-cmd", "", "a", "--", "x"}, []string{"--fence-cmd is empty", "unset?"}},
+		{"--result-file empty", []string{"run", "--result-file=", "a", "--", "x"}, []string{"--result-file is empty"}},
+		{"--runtime-dir empty", []string{"drain", "--runtime-dir", ""}, []string{"--runtime-dir is empty"}}, // it would drain the whole host
 		{"--check empty", []string{"run", "--check", "", "a", "--", "x"}, []string{"--check is empty"}},
 		{"--http-addr with an empty one", []string{"run", "--http-addr", "a:1,,b:2", "a", "--", "x"}, []string{"empty address"}},
 		{"--no-wait=maybe", []string{"run", "--no-wait=maybe", "a", "--", "x"}, []string{"--no-wait=maybe: say --no-wait or --no-wait=false"}},

@@ -185,6 +185,9 @@ func holders(l consulsession.Lock, t consulsession.Target, all bool) (targets []
 
 // isTerminal reports whether a stream is one that can be redrawn or asked.
 func isTerminal(stream any) bool {
+	if w, ok := stream.(*checkedWriter); ok {
+		stream = w.to
+	}
 	f, ok := stream.(*os.File)
 	return ok && isatty.IsTerminal(f.Fd())
 }

@@ -12,6 +12,8 @@ import (
 
 	"github.com/rs/zerolog"
 	"github.com/urfave/cli/v2"
+
+	"github.com/a-seed-0bc5ead7/onlyone/consulsession"
 )
 
 // A RunFunc does the work of "onlyone run". The error that it returns is shown and becomes
@@ -81,9 +83,7 @@ const (
 	defaultStopTimeout  = 30 * time.Second // what TimeoutStopSec of most units has room for (90s)
 )
 
-// maxCopies is the most copies that a lock may have: a contender reads the state of all of
-// them at once.
-const maxCopies = 1000
+const maxCopies = consulsession.MaxCopies
 
 // The categories of the help.
 const (
@@ -152,7 +152,7 @@ func (in *invocation) runCommand() *cli.Command {
 
 			flag(forCommand, "signal", "s", sig, "ask CMD to stop with `SIG` (TERM)"),
 			flag(forCommand, "stop-timeout", "", stopTimeout, "SIGKILL comes `DUR` after that (30s)"),
-			flag(forCommand, "max-runtime", "", maxRuntime, "stop CMD after `DUR`: exit 124, or 137 after SIGKILL"),
+			flag(forCommand, "max-runtime", "", maxRuntime, "stop a start of CMD after `DUR`: exit 124, 137"),
 			flag(forCommand, "min-hold", "", minHold, "keep the lock for `DUR` at least, if CMD ends sooner"),
 			flag(forCommand, "restart", "", restart, "start CMD again `WHEN`: on-failure, always (no)"),
 			flag(forCommand, "restart-delay", "", restartDelay, "after `DUR`, doubled up to 1m (1s)"),

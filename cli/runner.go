@@ -394,7 +394,11 @@ func (r *runner) notAcquired(err error, c *consulsession.Contender) error {
 		return r.conflict(fmt.Errorf("not started within the %s of --start-deadline", formatDuration(r.o.StartDeadline)), see)
 	}
 	if errors.Is(err, supervisor.ErrDrained) {
-		return r.conflict(err, "to end that: onlyone undrain")
+		undrain := "to end that: onlyone undrain"
+		if r.o.RuntimeDir != "" {
+			undrain += " --runtime-dir " + r.o.RuntimeDir
+		}
+		return r.conflict(err, undrain)
 	}
 	if bad, ok := errors.AsType[*consulsession.RecordError](err); ok {
 		return &exitError{code: exitConfig, what: fmt.Errorf("%w; nothing was run", bad), hint: "look at it, and if it may go: consul kv delete " + bad.Key}

@@ -396,7 +396,7 @@ func (s *status) frame(locks []consulsession.Lock, redraw bool, away error) erro
 		b.WriteByte('\n')
 	}
 	if redraw {
-		text := fit(b.String(), s.in.stdout.(*os.File))
+		text := fit(b.String(), s.in.stdout.(*checkedWriter).to.(*os.File))
 		b.Reset()
 		b.WriteString("\x1b[H" + strings.ReplaceAll(text, "\n", clearToEnd+"\n") + "\x1b[J")
 	}

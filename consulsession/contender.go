@@ -184,6 +184,7 @@ func (c *Contender) contend(ctx context.Context, ready func([]byte) error) (t *T
 		}
 	}()
 	begin := c.Now()
+	taken := 0                         // how often others were faster
 	refused := map[int]time.Duration{} // copies that couldn't be had, and when to ask for them again
 	for {
 		if !fresh {
@@ -212,8 +213,8 @@ func (c *Contender) contend(ctx context.Context, ready func([]byte) error) (t *T
 				return nil, &HeldError{Why: "lock-delay"}
 			case errors.Is(err, errLockDelay) && c.Copies > 0, errors.Is(err, errTaken) && c.Copies > 0:
 				refused[s.copy] = c.Now() + delayPause/10 + c.Jitter(delayPause*9/10)
-			case errors.Is(err, errTaken) && c.NoWait, errors.Is(err, errTaken) && !queued:
-				// Somebody was faster: see who.
+			case errors.Is(err, errTaken) && taken < 2 && (c.NoWait || !queued):
+				taken++ // somebody was faster: see who
 			case errors.Is(err, errLockDelay) && !queued:
 				// In order of arrival: the first one asks while the delay runs, the others watch.
 				if v, err = c.enqueue(ctx, session); err != nil {
@@ -225,6 +226,8 @@ func (c *Contender) contend(ctx context.Context, ready func([]byte) error) (t *T
 				if err := c.pause(ctx, delayPause/10+c.Jitter(delayPause*9/10)); err != nil {
 					return nil, err
 				}
+			case errors.Is(err, errTaken) && c.NoWait && c.Now()-begin > 4*c.Poll:
+				return nil, &HeldError{} // again and again
 			case errors.Is(err, errUnknown) && c.NoWait && c.Now()-begin > 4*c.Poll:
 				return nil, &UnreachableError{c.Address(), err}
 			case errors.Is(err, errTaken), errors.Is(err, errUnknown):

@@ -282,6 +282,10 @@ func (c *Contender) pick(v view, session string, refused map[int]time.Duration) 
 	return can[min(int(c.Jitter(time.Duration(len(can)))), len(can)-1)], true
 }
 
+// MaxCopies is the most copies that a lock may have: a contender reads the state of all of
+// them at once.
+const MaxCopies = 1000
+
 // Copies is the value of .copies: how many copies of a lock there may be.
 type Copies struct {
 	Schema int    `json:"schema"`
@@ -323,7 +327,8 @@ func (c *Contender) agree(v view) error {
 		return nil
 	}
 	var r Copies
-	if err := json.Unmarshal(v.copies.Value, &r); err != nil || r.Schema < 1 || r.Schema > Schema {
+	if err := json.Unmarshal(v.copies.Value, &r); err != nil || r.Schema < 1 || r.Schema > Schema || r.Copies < 1 || r.Copies > MaxCopies {
+		// 0 would agree with whoever does without, whom the record itself keeps off: for ever.
 		return &RecordError{c.dir() + ".copies", "it isn't a number of copies that this onlyone understands"}
 	}
 	if r.Copies == c.Copies {

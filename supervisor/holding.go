@@ -502,8 +502,8 @@ func (h *holding) signal(s Signal) {
 		if h.alive && !h.stopping { // else the guard was told, too (systemd's KillMode=control-group), and a moment sooner
 			h.stop(s)
 		}
-	default:
-		if !s.FromTerminal {
+	default: // meant for the command: a hook would be ended half-way by it
+		if !s.FromTerminal && h.main {
 			h.guard.Signal(s.Signal)
 		}
 	}
