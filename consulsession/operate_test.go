@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -698,8 +699,14 @@ func TestPauseRaces(t *testing.T) {
 		t.Run(fmt.Sprint(copies), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				rng := rand.New(rand.NewPCG(1, 2))
+				var mu sync.Mutex
+				within := func(ms int) time.Duration {
+					mu.Lock()
+					defer mu.Unlock()
+					return time.Duration(rng.IntN(ms)) * time.Millisecond
+				}
 				late := func(*consulmodel.Request) consulmodel.Plan {
-					return consulmodel.Plan{RequestDelay: time.Duration(rng.IntN(5)) * time.Millisecond}
+					return consulmodel.Plan{RequestDelay: within(5)}
 				}
 				acquired := 0
 				for i := range 1000 {
@@ -715,7 +722,7 @@ func TestPauseRaces(t *testing.T) {
 						}
 						got <- term
 					}()
-					time.Sleep(time.Duration(rng.IntN(12)) * time.Millisecond)
+					time.Sleep(within(12))
 					if _, _, err := o.Pause(t.Context(), c.Name, time.Time{}, ""); err != nil {
 						t.Fatal(err)
 					}
