@@ -5,6 +5,7 @@ package supervisor
 import (
 	"os/exec"
 	"syscall"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -39,12 +40,12 @@ func TestTickAlarm(t *testing.T) {
 func TestTickAlarmAfterSuspend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
-		var suspended Instant
-		a := newTickAlarm(func() Instant { return time.Second + time.Since(start) + suspended })
+		var suspended atomic.Int64
+		a := newTickAlarm(func() Instant { return time.Second + time.Since(start) + Instant(suspended.Load()) })
 		defer a.Close()
 		a.Set(time.Hour)
 		synctest.Wait() // it has looked at the clock and waits
-		suspended = 2 * time.Hour
+		suspended.Store(int64(2 * time.Hour))
 		<-a.C()
 		if took := time.Since(start); took != clockTick {
 			t.Errorf("the alarm came %s after the resume, want %s", took, clockTick)
