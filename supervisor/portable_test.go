@@ -4,8 +4,8 @@ package supervisor
 
 import (
 	"os/exec"
-	"syscall"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
