@@ -229,12 +229,15 @@ func (in *invocation) arrange(app *cli.App, args []string) ([]string, error) {
 	return append(append([]string{c.Name}, o.flags...), o.positionals...), nil
 }
 
+// sayThemselves are flags that may be empty, or whose commands have a better word for it.
+var sayThemselves = map[string]bool{"reason": true, "once-per": true, "state": true}
+
 // checkEmpty refuses flags of ours that were typed with an empty text: without its value a
 // --fence-cmd would fence nobody, and a --runtime-dir would drain the whole host.
 func checkEmpty(c *cli.Command, o ordered) error {
 	for _, f := range c.Flags {
 		s, ok := f.(*cli.StringFlag)
-		if ok && s.Category != forConsul && s.Name != "reason" && slices.Contains(o.flags, "--"+s.Name+"=") {
+		if ok && s.Category != forConsul && !sayThemselves[s.Name] && slices.Contains(o.flags, "--"+s.Name+"=") {
 			return usageError("is a variable of the script unset?", "--%s is empty", s.Name)
 		}
 	}
