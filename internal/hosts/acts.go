@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/a-seed-0bc5ead7/onlyone/internal/consultest"
 )
 
 // What the faults do. Each returns what undoes it; nil: there is nothing to undo. After an
@@ -297,7 +299,7 @@ func onKeeper(now, later syscall.Signal) func(context.Context, *target) (func(co
 
 func onGuard(now, later syscall.Signal) func(context.Context, *target) (func(context.Context) error, error) {
 	return onEach(now, later, func(t *target, c *contest) (int, error) {
-		for _, pid := range children(c.keeper(t.holder(c)).pid) {
+		for _, pid := range consultest.Children(c.keeper(t.holder(c)).pid) {
 			if b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); strings.TrimSpace(string(b)) == "leaseguard" {
 				return pid, nil
 			}

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/a-seed-0bc5ead7/onlyone/internal/consultest"
 )
 
 // A process is a program that runs on a host.
@@ -124,26 +126,11 @@ func (p *process) stop(patience time.Duration) {
 	}
 }
 
-// children are the pids of a process's children.
-func children(pid int) []int {
-	var pids []int
-	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
-	for _, list := range lists {
-		b, _ := os.ReadFile(list)
-		for f := range strings.FieldsSeq(string(b)) {
-			if n, err := strconv.Atoi(f); err == nil {
-				pids = append(pids, n)
-			}
-		}
-	}
-	return pids
-}
-
 // tree are a process and all its descendants.
 func tree(pid int) []int {
 	pids := []int{pid}
 	for i := 0; i < len(pids); i++ {
-		pids = append(pids, children(pids[i])...)
+		pids = append(pids, consultest.Children(pids[i])...)
 	}
 	return pids
 }
