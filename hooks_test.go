@@ -110,7 +110,8 @@ func TestKilledWhileFencing(t *testing.T) {
 	a.wait(79)
 	fenced := filepath.Join(j.dir, "fenced")
 	b := j.with(shortDials+" --host web-2", []string{"--fence-cmd", "echo $ONLYONE_OLD_HOST >>" + fenced + "; exec sleep 1000"}, "echo", "ran")
-	j.await("it fences", func() bool { _, err := os.Stat(fenced); return err == nil })
+	// The shell makes the file before it writes the line.
+	j.await("it fences", func() bool { b, _ := os.ReadFile(fenced); return strings.HasSuffix(string(b), "\n") })
 	b.kill()
 	<-b.done
 	c := j.with(shortDials+" --host web-3", []string{"--fence-cmd", "echo $ONLYONE_OLD_HOST >>" + fenced}, "echo", "ran")
