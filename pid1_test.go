@@ -182,7 +182,7 @@ func TestPID1Terminal(t *testing.T) {
 			}
 			// The terminal tells the command, or onlyone does.
 			line = append(line, onlyone, "run", j.name, "--", "sh", "-c",
-				`"trap 'exit 9' INT TERM; echo ready; sleep 300 & wait"`)
+				`"trap 'echo INT; exit 9' INT; trap 'echo TERM; exit 9' TERM; echo ready; sleep 300 & wait; echo waited $?"`)
 			in, keys, err := os.Pipe()
 			if err != nil {
 				t.Fatal(err)
