@@ -10,7 +10,7 @@ SIM     ?=
 FUZZ    ?= 10s
 # More flags for go test, e.g. TESTFLAGS='-v -run TestKill'.
 TESTFLAGS ?=
-# More flags for make bench-scale, e.g. BENCHFLAGS='-sizes 10,1000 -real 10'.
+# More flags for make bench, as in BENCHFLAGS='-n 40', and for make bench-scale, as in BENCHFLAGS='-sizes 10,1000 -real 10'.
 BENCHFLAGS ?=
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
@@ -100,7 +100,7 @@ fuzz:
 
 .PHONY: bench
 bench:
-	@scripts/bench
+	@scripts/bench $(if $(LOG),-log '$(LOG)') $(BENCHFLAGS)
 
 # What the rig makes is in namespaces of its own and ends with it. Where it can't be had, it
 # says "skipped: ...". LOG=docs/results/hosts-NAME.jsonl keeps what it measured.

@@ -6,7 +6,9 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"syscall"
 	"time"
@@ -60,7 +62,7 @@ type pair struct {
 func (l *lab) pair(ctx context.Context, run func(string, ...string) []string) (p *pair, err error) {
 	name := l.name()
 	p = &pair{name: name, holderFile: l.file(name + "-1"), nextFile: l.file(name + "-2")}
-	sessions, err := l.sessions(ctx)
+	before, err := l.sessions(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -73,13 +75,18 @@ func (l *lab) pair(ctx context.Context, run func(string, ...string) []string) (p
 	if p.next, err = l.start(ctx, l.addr, run(name, l.child, "beat", p.nextFile)...); err != nil {
 		return nil, err
 	}
-	for {
+	for until := time.Now().Add(30 * time.Second); ; {
 		now, err := l.sessions(ctx)
 		if err != nil {
 			return nil, err
 		}
-		if now >= sessions+2 {
+		// Those of who was killed end meanwhile.
+		maps.DeleteFunc(now, func(id string, _ bool) bool { return before[id] })
+		if len(now) >= 2 {
 			break
+		}
+		if time.Now().After(until) {
+			return nil, errors.New("a contender made no session for 30 s")
 		}
 		if err := pause(ctx, 5*time.Millisecond); err != nil {
 			return nil, err
@@ -88,23 +95,27 @@ func (l *lab) pair(ctx context.Context, run func(string, ...string) []string) (p
 	return p, pause(ctx, 250*time.Millisecond) // until its watch stands
 }
 
-func (l *lab) sessions(ctx context.Context) (int, error) {
+func (l *lab) sessions(ctx context.Context) (map[string]bool, error) {
 	answer, err := l.ask(ctx, "GET", "/v1/session/list", "")
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	var list []struct{}
+	var list []struct{ ID string }
 	err = json.Unmarshal([]byte(answer), &list)
-	return len(list), err
+	ids := map[string]bool{}
+	for _, s := range list {
+		ids[s.ID] = true
+	}
+	return ids, err
 }
 
-// end stops what is left of a pair.
-func (p *pair) end() {
+// stop stops what is left of a pair.
+func (p *pair) stop() {
 	for _, file := range []string{p.holderFile, p.nextFile} {
 		_ = stopBeat(file)
 	}
 	for _, s := range []*started{p.holder, p.next} {
-		s.end()
+		s.stop()
 	}
 }
 
@@ -167,7 +178,7 @@ func (l *lab) cleanEnd(ctx context.Context, run func(string, ...string) []string
 	if err != nil {
 		return 0, err
 	}
-	defer p.end()
+	defer p.stop()
 	if err := stopBeat(p.holderFile); err != nil {
 		return 0, err
 	}
@@ -183,7 +194,7 @@ func (l *lab) killHolder(ctx context.Context, run func(string, ...string) []stri
 	if err != nil {
 		return 0, 0, err
 	}
-	defer p.end()
+	defer p.stop()
 	kill := bootNow()
 	if err := syscall.Kill(p.holder.pid, syscall.SIGKILL); err != nil {
 		return 0, 0, err
@@ -202,7 +213,7 @@ func (l *lab) terminate(ctx context.Context, run func(string, ...string) []strin
 	if err != nil {
 		return 0, err
 	}
-	defer p.end()
+	defer p.stop()
 	told := bootNow()
 	if err := syscall.Kill(p.holder.pid, syscall.SIGTERM); err != nil {
 		return 0, err
@@ -217,7 +228,7 @@ func (l *lab) stepDown(ctx context.Context) (gap, sinceOrder float64, err error)
 	if err != nil {
 		return 0, 0, err
 	}
-	defer p.end()
+	defer p.stop()
 	// A holder looks for orders at each check; what rings sooner is watched from the first one on.
 	if err := pause(ctx, 2500*time.Millisecond); err != nil {
 		return 0, 0, err
@@ -241,7 +252,7 @@ func (l *lab) killPeer(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer p.end()
+	defer p.stop()
 	kill := bootNow()
 	if err := syscall.Kill(p.holder.pid, syscall.SIGKILL); err != nil {
 		return "", err

@@ -96,6 +96,16 @@ func newLab(ctx context.Context, consul, bin string) (l *lab, err error) {
 	return l, l.serve(ctx)
 }
 
+// onlyoneVersion is what onlyone says of itself, and the commit that is checked out.
+func (l *lab) onlyoneVersion(ctx context.Context) string {
+	out, _ := exec.CommandContext(ctx, l.onlyone, "--version").Output()
+	version, _, _ := strings.Cut(string(out), "\n")
+	if commit, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty", "--exclude=*").Output(); err == nil {
+		version += ", commit " + strings.TrimSpace(string(commit))
+	}
+	return version
+}
+
 func (l *lab) file(name string) string { return filepath.Join(l.dir, name) }
 
 // name is a name for a lock that nobody has used.

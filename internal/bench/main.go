@@ -2,7 +2,7 @@
 
 // Bench measures what onlyone costs, beside `consul lock` against the same Consul server.
 //
-//	go run ./internal/bench [-n 20] [-json] [-only REGEXP] [-bin FILE] [-consul FILE]
+//	go run ./internal/bench [-n 20] [-json] [-log FILE] [-only REGEXP] [-bin FILE] [-consul FILE]
 //
 // What is compared runs in turn (A, B, A, B, ...), so that a machine with other work
 // slows both down. A median stands with its smallest and largest value; a ratio is that
@@ -11,6 +11,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"flag"
@@ -52,7 +53,8 @@ type part struct {
 func bench(ctx context.Context) error {
 	n := flag.Int("n", 20, "measure each thing this many `times`")
 	asJSON := flag.Bool("json", false, "print JSON")
-	only := flag.String("only", "", "only the parts that match `REGEXP`: uncontended, first-request, steady, hand-over, deadline")
+	log := flag.String("log", "", "keep what -json prints in this `FILE`, too")
+	only := flag.String("only", "", "only the parts that match `REGEXP`: uncontended, first-request, steady, hand-over, dead-host, ends, deadline")
 	bin := flag.String("bin", "", "measure this onlyone `FILE` instead of building one")
 	consul := flag.String("consul", "", "the Consul `FILE` (default: what scripts/consul prints)")
 	flag.Parse()
@@ -69,12 +71,14 @@ func bench(ctx context.Context) error {
 		return err
 	}
 	defer l.close()
-	report := report{Consul: l.version, Host: hostInfo(), N: *n, Load: [2]float64{load()}}
+	report := report{Command: "make bench", Date: begin.UTC().Format(time.RFC3339), Onlyone: l.onlyoneVersion(ctx), Consul: l.version, Host: hostInfo(), N: *n, Load: [2]float64{load()}}
 	for _, p := range []part{
 		{"uncontended", uncontended},
 		{"first-request", firstRequest},
 		{"steady", steady},
 		{"hand-over", handOver},
+		{"dead-host", deadHost},
+		{"ends", ends},
 		{"deadline", deadline},
 	} {
 		if !match.MatchString(p.name) {
@@ -92,6 +96,15 @@ func bench(ctx context.Context) error {
 	}
 	report.Seconds = time.Since(begin).Seconds()
 	report.Load[1] = load()
+	if *log != "" {
+		var b bytes.Buffer
+		if err := report.json(&b); err != nil {
+			return err
+		}
+		if err := os.WriteFile(*log, b.Bytes(), 0o644); err != nil {
+			return err
+		}
+	}
 	if *asJSON {
 		return report.json(os.Stdout)
 	}

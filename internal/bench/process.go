@@ -92,6 +92,7 @@ type started struct {
 	cmd   *exec.Cmd
 	pid   int
 	ended chan struct{}
+	end   int64 // boot clock, ns; when ended is closed
 }
 
 // start starts argv; what is left of it when ctx ends is killed.
@@ -106,12 +107,13 @@ func (l *lab) start(ctx context.Context, addr string, argv ...string) (*started,
 	l.wg.Go(func() {
 		defer close(s.ended)
 		_ = cmd.Wait()
+		s.end = bootNow()
 	})
 	return s, nil
 }
 
-// end asks the program to end and waits; after a while it is killed.
-func (s *started) end() {
+// stop asks the program to end and waits; after a while it is killed.
+func (s *started) stop() {
 	_ = s.cmd.Process.Signal(syscall.SIGTERM)
 	select {
 	case <-s.ended:

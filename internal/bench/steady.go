@@ -67,7 +67,7 @@ func steady(ctx context.Context, l *lab, _ int) ([]row, error) {
 		if w.prog, err = l.start(ctx, p.addr, run(name, l.child, "beat", w.file)...); err != nil {
 			return nil, err
 		}
-		defer w.prog.end()
+		defer w.prog.stop()
 		all[i] = w
 	}
 	if err := pause(ctx, 3*time.Second); err != nil {

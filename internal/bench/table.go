@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -58,7 +59,8 @@ type row struct {
 	Unit     string
 	Ours     values
 	Peer     values
-	PeerSays string // in the place of the peer's values
+	OursSays string // in the place of the values
+	PeerSays string
 	Quantile float64
 	Goal     goal
 }
@@ -117,6 +119,9 @@ func number(x float64) string {
 
 // report is the result of the program.
 type report struct {
+	Command string // how to get it again
+	Date    string
+	Onlyone string // its version, with the commit
 	Consul  string
 	Host    string
 	N       int
@@ -128,18 +133,15 @@ type report struct {
 func (r report) table(w io.Writer) error {
 	lines := [][]string{{"metric", "onlyone", "consul lock", "ratio", "goal", ""}}
 	for _, row := range r.Rows {
-		ratio, peer := "", row.cell(row.Peer)
+		ratio, ours, peer := "", cmp.Or(row.OursSays, row.cell(row.Ours)), cmp.Or(row.PeerSays, row.cell(row.Peer))
 		if x := row.ratio(); x > 0 {
 			ratio = fmt.Sprintf("%.2f", x)
-		}
-		if row.PeerSays != "" {
-			peer = row.PeerSays
 		}
 		name := row.Metric
 		if row.Unit != "" {
 			name += ", " + row.Unit
 		}
-		lines = append(lines, []string{name, row.cell(row.Ours), peer, ratio, row.Goal.String(), row.verdict()})
+		lines = append(lines, []string{name, ours, peer, ratio, row.Goal.String(), row.verdict()})
 	}
 	width := make([]int, len(lines[0]))
 	for _, l := range lines {
@@ -148,7 +150,7 @@ func (r report) table(w io.Writer) error {
 		}
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s; %s; n=%d, %.0f s, load %.1f to %.1f; median [min..max]\n\n", r.Consul, r.Host, r.N, r.Seconds, r.Load[0], r.Load[1])
+	fmt.Fprintf(&b, "%s; %s; %s; n=%d, %.0f s, load %.1f to %.1f; median [min..max]\n\n", r.Onlyone, r.Consul, r.Host, r.N, r.Seconds, r.Load[0], r.Load[1])
 	for i, l := range lines {
 		var line strings.Builder
 		for i, c := range l {
@@ -188,19 +190,23 @@ func (r report) json(w io.Writer) error {
 		Unit     string      `json:"unit"`
 		Onlyone  *jsonValues `json:"onlyone,omitempty"`
 		Peer     *jsonValues `json:"peer,omitempty"`
+		OursSays string      `json:"onlyone_says,omitempty"`
 		PeerSays string      `json:"peer_says,omitempty"`
 		Ratio    float64     `json:"ratio,omitempty"`
 		Goal     *goal       `json:"goal,omitempty"`
 		OK       *bool       `json:"ok,omitempty"`
 	}
 	out := struct {
+		Command string     `json:"command"`
+		Date    string     `json:"date"`
+		Onlyone string     `json:"onlyone"`
 		Consul  string     `json:"consul"`
 		Host    string     `json:"host"`
 		N       int        `json:"n"`
 		Seconds float64    `json:"seconds"`
 		Load    [2]float64 `json:"load"`
 		Rows    []jsonRow  `json:"rows"`
-	}{Consul: r.Consul, Host: r.Host, N: r.N, Seconds: r.Seconds, Load: r.Load}
+	}{Command: r.Command, Date: r.Date, Onlyone: r.Onlyone, Consul: r.Consul, Host: r.Host, N: r.N, Seconds: r.Seconds, Load: r.Load}
 	group := ""
 	for _, row := range r.Rows {
 		name, more := strings.CutPrefix(row.Metric, "  ")
@@ -209,7 +215,7 @@ func (r report) json(w io.Writer) error {
 		} else if !more {
 			group, _, _ = strings.Cut(name, ":")
 		}
-		j := jsonRow{Metric: name, Unit: row.Unit, Onlyone: sum(row, row.Ours), Peer: sum(row, row.Peer), PeerSays: row.PeerSays, Ratio: row.ratio()}
+		j := jsonRow{Metric: name, Unit: row.Unit, Onlyone: sum(row, row.Ours), Peer: sum(row, row.Peer), OursSays: row.OursSays, PeerSays: row.PeerSays, Ratio: row.ratio()}
 		if v := row.verdict(); v != "" {
 			ok := v == "ok"
 			j.Goal, j.OK = &row.Goal, &ok
