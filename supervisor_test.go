@@ -484,6 +484,9 @@ func TestKill(t *testing.T) {
 				a.kill()
 				died := j.dies(death)
 				next := j.running(2)
+				if r := j.lastRun(); r.Token != first.Token || r.Outcome != "failed" || r.Exit != -1 || r.Started == "" || r.Ended == "" {
+					t.Errorf("the record of runs ends with %+v, want that the one with token %d was cut short", r, first.Token)
+				}
 				least := time.Duration(0)
 				if c.ignoreTerm {
 					least = c.killAfter

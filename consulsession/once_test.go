@@ -375,6 +375,56 @@ func TestReleaseTermOfAPeriod(t *testing.T) {
 	}
 }
 
+// A guard that has cut a run short, because its keeper died, leaves it in the record of runs and
+// the period begun. When Consul doesn't answer the read, the lock is released without it.
+func TestReleaseTermOfACutRun(t *testing.T) {
+	for name, c := range map[string]struct {
+		plan consulmodel.Plan // of the first request
+		want int
+	}{
+		"":                             {consulmodel.Plan{}, 1},
+		"the first request is refused": {consulmodel.Plan{Refuse: syscall.ECONNREFUSED}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, m *consulmodel.Model) {
+				var info []byte
+				term, err := periodic(t, m, "h1", daily(dayOne, OnCrash)).Acquire(t.Context(), func(b []byte) error { info = b; return nil })
+				if err != nil {
+					t.Fatal(err)
+				}
+				faults := func(r *consulmodel.Request) consulmodel.Plan {
+					if r.N == 0 {
+						return c.plan
+					}
+					return consulmodel.Plan{}
+				}
+				if err := ReleaseTerm(t.Context(), info, Ended{Started: time.Now().Add(-time.Second), Ended: time.Now()}, m.Transport(faults)); err != nil {
+					t.Error(err)
+				}
+				if r := periodRecord(t, m); r.State != periodBegun {
+					t.Errorf("%+v, want that it is begun", r)
+				}
+				var runs Runs
+				if kv, ok := m.Key("onlyone/" + testName + "/.runs"); ok {
+					if err := json.Unmarshal(kv.Value, &runs); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if len(runs.Runs) != c.want {
+					t.Fatalf("the record has %+v, want %d runs", runs.Runs, c.want)
+				}
+				if c.want == 1 {
+					if r := runs.Runs[0]; r.Token != term.Token() || r.Outcome != "failed" || r.Exit != -1 || r.Period != periodRecord(t, m).Period {
+						t.Errorf("the record has %+v", r)
+					}
+				}
+				release(t, acquire(t, periodic(t, m, "h2", daily(dayOne, OnCrash))), ended(time.Second, 0)) // who comes next runs it
+				wantNothingLeft(t, m)
+			})
+		})
+	}
+}
+
 const testPaused = "onlyone/" + testName + "/.paused"
 
 func pauseValue(d time.Duration) string {

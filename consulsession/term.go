@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -319,8 +320,9 @@ func (c *Contender) releaseInfo(a attempt) []byte {
 // ReleaseTerm releases the lock of a contender whose process has gone, with what that
 // contender gave to ready, in the time that ctx leaves. e says whether the command was started
 // and, with an Outcome, how it ended if it did so before that process: this is written down, so
-// that a periodic job which is done isn't done again. Without one the period stays begun. If
-// nothing was started, all is left as it was before the acquire.
+// that a periodic job which is done isn't done again. Without one the period stays begun, and the
+// record of runs says "failed" if it can be had at once. If nothing was started, all is left as
+// it was before the acquire.
 // network replaces the network in tests; nil is the real one.
 func ReleaseTerm(ctx context.Context, info []byte, e Ended, network http.RoundTripper) error {
 	var i releaseInfo
@@ -345,6 +347,8 @@ func ReleaseTerm(ctx context.Context, info []byte, e Ended, network http.RoundTr
 		ops = append(ops, c.recordOps(i.Copy, 0, nil, PeriodRecord{Period: i.Period.ID}, i.Before, e)...)
 	case e.Outcome != "":
 		ops = append(ops, c.lateRecordOps(ctx, i, e)...)
+	default:
+		ops = append(ops, c.cutShortOps(ctx, i, e)...)
 	}
 	defer c.destroy(ctx, i.Session)
 	return c.unlock(ctx, ops, i.Session, c.Copies == 0)
@@ -366,6 +370,23 @@ func (c *Contender) lateRecordOps(ctx context.Context, i releaseInfo, e Ended) a
 			return nil
 		}
 	}
+}
+
+// cutShortOps appends a run that was cut short to the record of runs, if it is known when. That
+// is for people: one short try, since the release is worth more.
+func (c *Contender) cutShortOps(ctx context.Context, i releaseInfo, e Ended) api.TxnOps {
+	if e.Ended.IsZero() {
+		return nil
+	}
+	e.Exit, e.Outcome = -1, "failed"
+	ctx, done := context.WithTimeout(ctx, c.Poll/4)
+	defer done()
+	ops, err := c.readRecordOps(ctx, i, e)
+	if err != nil {
+		c.Log.Debug().Err(cause(err)).Msg("cannot read the record of runs")
+		return nil
+	}
+	return slices.DeleteFunc(ops, func(op *api.TxnOp) bool { return op.KV.Key == c.lockDir(i.Copy)+".period" })
 }
 
 func (c *Contender) readRecordOps(ctx context.Context, i releaseInfo, e Ended) (api.TxnOps, error) {

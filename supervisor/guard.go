@@ -232,10 +232,10 @@ func (g *guard) result(started, ended time.Time) (r RunResult) {
 	if g.phase == guardIdle || g.records == RecordHook {
 		return r
 	}
-	r.Started = started
+	r.Started, r.Ended = started, ended
 	code, outcome := exitOf(g.status)
 	if g.natural && (g.records == RecordAll || g.records == RecordSuccess && code == 0) {
-		r.Ended, r.Exit, r.Outcome = ended, code, outcome
+		r.Exit, r.Outcome = code, outcome
 	}
 	return r
 }

@@ -32,19 +32,43 @@ func reportMain(args []string) int {
 }
 
 func writeReport(docs string) error {
-	logs, err := readLogs(docs)
+	files, err := report(docs)
 	if err != nil {
 		return err
 	}
 	if err := os.MkdirAll(filepath.Join(docs, "img"), 0o755); err != nil {
 		return err
 	}
-	for name, content := range render(logs) {
+	for name, content := range files {
 		if err := os.WriteFile(filepath.Join(docs, name), []byte(content), 0o644); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// report makes all that is made from docs/results: files by their names below docs.
+func report(docs string) (map[string]string, error) {
+	logs, err := readLogs(docs)
+	if err != nil {
+		return nil, err
+	}
+	bench, err := readBench(filepath.Join(docs, benchLog))
+	if err != nil {
+		return nil, err
+	}
+	files := render(logs, bench)
+	blocks := collect(logs).blocks(bench)
+	for _, name := range []string{"../README.md", "compare.md"} {
+		page, err := os.ReadFile(filepath.Join(docs, name))
+		if err != nil {
+			return nil, err
+		}
+		if files[name], err = fill(string(page), blocks); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return files, nil
 }
 
 // A logFile is one file below docs/results.
@@ -71,10 +95,10 @@ func readLogs(docs string) (logs []logFile, err error) {
 	return logs, nil
 }
 
-// render makes all files from the logs, by their names below docs.
-func render(logs []logFile) map[string]string {
+// render makes those files that hold nothing else.
+func render(logs []logFile, bench *benchReport) map[string]string {
 	r := collect(logs)
-	files := map[string]string{"results.md": r.page()}
+	files := map[string]string{"results.md": r.page(bench)}
 	for _, name := range strings.Split(pictureList, ",") {
 		if plays := r.drawn(name, ""); len(plays) > 0 {
 			files["img/"+name+".svg"] = picture(plays)
@@ -220,7 +244,7 @@ func cell(p *playRecord) string {
 	return strings.Join(words, ", ")
 }
 
-func (r *results) page() string {
+func (r *results) page(bench *benchReport) string {
 	var b strings.Builder
 	w := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	w("<!-- Made by `go run ./internal/hosts report` from the logs in docs/results. Don't edit. -->")
@@ -234,6 +258,7 @@ func (r *results) page() string {
 		r.losses(w, version)
 	}
 	r.random(w)
+	bench.speed(w)
 	r.brokenPromises(w)
 	r.pictures(w)
 	r.limits(w)

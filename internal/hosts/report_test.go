@@ -36,7 +36,7 @@ func sampleLogs() []logFile {
 }
 
 func TestRender(t *testing.T) {
-	files := render(sampleLogs())
+	files := render(sampleLogs(), nil)
 	for _, want := range []string{
 		"| the host is cut off for 60 s | next after 39.0 s (nobody for 24.0 s), exit 79 | **two at once for 6.0 s**, next after 39.0 s, survivors: 2, exit 79 |",
 		"| faults with two at once | 0 | 1 |",
@@ -98,20 +98,45 @@ func TestLogRoundTrip(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a, b := render([]logFile{{"x", got}})["results.md"], render([]logFile{{"x", want}})["results.md"]; a != b {
+	if a, b := render([]logFile{{"x", got}}, nil)["results.md"], render([]logFile{{"x", want}}, nil)["results.md"]; a != b {
 		t.Errorf("what is read isn't what was written:\n%s\n%s", a, b)
 	}
 }
 
-// TestDocsAreWhatTheLogsSay: docs/results.md and its pictures are made by
-// `make hosts-report`, not by hand.
+// TestFill: what stands between the comments is replaced, the rest isn't touched.
+func TestFill(t *testing.T) {
+	page := "a\n<!-- measured: x -->\nold\n<!-- /measured -->\nb\n<!-- measured: y -->\n<!-- /measured -->\n"
+	got, err := fill(page, map[string]string{"x": "new\n", "y": "z\n"})
+	if want := "a\n<!-- measured: x -->\nnew\n<!-- /measured -->\nb\n<!-- measured: y -->\nz\n<!-- /measured -->\n"; got != want || err != nil {
+		t.Errorf("it became %q (%v), want %q", got, err, want)
+	}
+	if _, err := fill(page, map[string]string{"x": ""}); err == nil {
+		t.Error("a block that isn't there is no error")
+	}
+}
+
+// TestBeside: README's table has a line for each fault that both programs were in, and for the
+// rows of the bench. A metric that was renamed would be missing.
+func TestBeside(t *testing.T) {
+	bench, err := readBench(filepath.Join("..", "..", "docs", benchLog))
+	if err != nil {
+		t.Fatal(err)
+	}
+	table := collect(sampleLogs()).blocks(bench)["beside"]
+	if n := strings.Count(table, "\n"); n != 2+1+5 {
+		t.Errorf("it has %d lines, want 2 of the head, one fault and 5 of the bench:\n%s", n, table)
+	}
+}
+
+// TestDocsAreWhatTheLogsSay: docs/results.md, its pictures and the figures in README.md and
+// docs/compare.md are made by `make hosts-report`, not by hand.
 func TestDocsAreWhatTheLogsSay(t *testing.T) {
 	docs := filepath.Join("..", "..", "docs")
-	logs, err := readLogs(docs)
+	files, err := report(docs)
 	if err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
-	for name, want := range render(logs) {
+	for name, want := range files {
 		if got, err := os.ReadFile(filepath.Join(docs, name)); err != nil || string(got) != want {
 			t.Errorf("docs/%s isn't what the logs say (%v); to make it: make hosts-report", name, err)
 		}
