@@ -63,7 +63,7 @@ func run(ctx context.Context, o RunOptions) error {
 	}
 	path, err := findCommand(o.Command[0])
 	if err != nil {
-		return err
+		return newRunner(o, dials, "", nil).unstarted(err)
 	}
 	if o.BaseName {
 		o.Log.Info().Msgf("the lock is named %s, after the command; to choose: onlyone run NAME -- %s", o.Name, abbreviated(o.Command))
@@ -182,6 +182,18 @@ func (r *runner) run(ctx context.Context) error {
 	stopWatching()
 	err = r.exit(out, contender)
 	r.tell.ended(out, err)
+	return err
+}
+
+// unstarted tells those who were to be told that err ended it before it began.
+func (r *runner) unstarted(err error) error {
+	per, _, _ := r.schedule("", 0)
+	tell, err2 := newTeller(r.o, cmp.Or(r.o.Host, hostname()), per.ID)
+	if err2 != nil {
+		r.o.Log.Warn().Msg(err2.Error())
+		return err
+	}
+	tell.ended(supervisor.Outcome{}, err)
 	return err
 }
 

@@ -257,6 +257,9 @@ func outcome(r consulsession.Run) string {
 	if r.Outcome == "exited" {
 		return fmt.Sprintf("exit %d", r.Exit)
 	}
+	if r.Exit < 0 { // nobody saw one
+		return r.Outcome
+	}
 	return fmt.Sprintf("%s (exit %d)", r.Outcome, r.Exit)
 }
 
