@@ -227,7 +227,7 @@ func rollServers(ctx context.Context, t *target) (func(context.Context) error, e
 			}
 		}
 		// As one who does it by hand: the next one when the cluster is whole again.
-		if err := waitUntil(ctx, startLimit, func() error { return t.lab.ready(ctx) }); err != nil {
+		if err := t.lab.whole(ctx); err != nil {
 			return nil, err
 		}
 		if err := sleep(ctx, 5*time.Second); err != nil {

@@ -125,6 +125,29 @@ func (c *consulCluster) ready(ctx context.Context, i int) error {
 	return nil
 }
 
+// whole reports whether all servers have a vote. One that autopilot has removed while it was
+// down gets it back some 10 s after its return.
+func (c *consulCluster) whole(ctx context.Context) error {
+	b, err := c.askAny(ctx, "GET", "/v1/operator/raft/configuration", nil)
+	if err != nil {
+		return err
+	}
+	var raft struct{ Servers []struct{ Voter bool } }
+	if err := json.Unmarshal(b, &raft); err != nil {
+		return err
+	}
+	voters := 0
+	for _, s := range raft.Servers {
+		if s.Voter {
+			voters++
+		}
+	}
+	if voters != numServers {
+		return fmt.Errorf("%d servers have a vote", voters)
+	}
+	return nil
+}
+
 // ask sends a request to a server.
 func (c *consulCluster) ask(ctx context.Context, i int, method, path string, body []byte) ([]byte, error) {
 	return request(ctx, http.DefaultClient, method, "http://"+c.lab.servers[i].addr+":8500"+path, body)

@@ -186,6 +186,16 @@ func (l *lab) revive() error {
 	return nil
 }
 
+// whole waits until one server more can fail.
+func (l *lab) whole(ctx context.Context) error {
+	return waitUntil(ctx, startLimit, func() error {
+		if err := l.ready(ctx); err != nil || l.consul == nil {
+			return err
+		}
+		return l.consul.whole(ctx)
+	})
+}
+
 func (l *lab) ready(ctx context.Context) error {
 	for _, s := range l.stores() {
 		if _, err := s.leader(ctx); err != nil {

@@ -44,6 +44,11 @@ func (l *lab) random(ctx context.Context) (broken bool, err error) {
 		if !l.possible(f, t) {
 			continue
 		}
+		if f.hits == partServers { // a fault in a cluster that can't stand one is two faults
+			if err := l.whole(ctx); err != nil {
+				return broken, err
+			}
+		}
 		s, err := l.play(ctx, f, t)
 		strikes = append(strikes, s)
 		if err != nil {
