@@ -61,15 +61,17 @@ func readBench(name string) (*benchReport, error) {
 	return r, nil
 }
 
-// figure has three digits that count.
+// figure has three digits that count; what is below 0.1 has two.
 func figure(x float64) string {
 	switch {
 	case x >= 100 || x == float64(int64(x)):
 		return fmt.Sprintf("%.0f", x)
 	case x >= 10:
 		return fmt.Sprintf("%.1f", x)
+	case x >= 0.1:
+		return fmt.Sprintf("%.2f", x)
 	}
-	return fmt.Sprintf("%.2f", x)
+	return fmt.Sprintf("%.2g", x)
 }
 
 func (v *benchValues) String() string {

@@ -269,7 +269,21 @@ type writer func(format string, args ...any)
 
 func (r *results) how(w writer) {
 	w("| log | made by | when | versions |\n|---|---|---|---|")
-	for _, run := range r.runs {
+	for i, run := range r.runs {
+		if i > 0 && run.file == r.runs[i-1].file {
+			continue
+		}
+		var more, dates []string
+		for _, other := range r.runs[i:] {
+			if other.file == run.file {
+				more, dates = append(more, seedOf(other.Command)), append(dates, other.Date)
+			}
+		}
+		made, when := "`"+run.Command+"`", dates[0]
+		if len(more) > 1 {
+			made += ", and with SEED=" + strings.Join(more[1:], ", ")
+			when += " to " + dates[len(dates)-1]
+		}
 		var versions []string
 		for _, name := range []string{"onlyone", "consul", "etcdctl", "flock", "kernel"} {
 			if v := run.Versions[name]; v != "" {
@@ -279,13 +293,20 @@ func (r *results) how(w writer) {
 		if v := run.Versions["commit"]; v != "" {
 			versions = append(versions, "commit "+v)
 		}
-		w("| [%s](results/%s) | `%s` | %s | %s |", run.file, run.file, run.Command, run.Date, strings.Join(versions, "; "))
+		w("| [%s](results/%s) | %s | %s | %s |", run.file, run.file, made, when, strings.Join(versions, "; "))
 	}
 	w("")
 	if len(r.runs) > 0 {
 		run := r.runs[len(r.runs)-1]
 		w("All with default settings. `onlyone run --explain` promises that somebody runs again within %.0f s, and that an outage of up to %.1f s moves nothing.\n", run.Bound, run.Ridden)
 	}
+}
+
+// seedOf is the seed in a command.
+func seedOf(command string) string {
+	_, after, _ := strings.Cut(command, "SEED=")
+	seed, _, _ := strings.Cut(after, " ")
+	return seed
 }
 
 // columns are the programs of a version's table.
