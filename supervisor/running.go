@@ -71,6 +71,7 @@ func (h *holding) fence() error {
 
 // command runs the command, again and again where that is asked for.
 func (h *holding) command() Outcome {
+	longest := max(longestDelay, h.Restart.Delay)
 	for delay := h.Restart.Delay; ; {
 		if h.StartBy > 0 && h.Clock.Now() > h.StartBy && h.begun.IsZero() {
 			return Outcome{Kind: NotAcquired, Err: ErrTooLate}
@@ -102,8 +103,8 @@ func (h *holding) command() Outcome {
 			return h.handOver(out)
 		}
 		h.restarts++
-		wait := min(delay/2+h.Jitter(delay), longestDelay)
-		delay = min(2*delay, longestDelay)
+		wait := min(delay/2+h.Jitter(delay), longest)
+		delay = min(2*delay, longest)
 		h.Observer.State("restarting")
 		h.Log.Warn().Msgf("the command ended (%s): starting it again in %s", ending(out), wait.Round(100*time.Millisecond))
 		if !h.rest("restarting", wait) {
