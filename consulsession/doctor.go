@@ -573,8 +573,8 @@ func (d *doctor) look(ctx context.Context) {
 		d.lookAt(d.dir(), d.Name, kvs, waiting)
 		return
 	}
-	var r Copies
-	if err := json.Unmarshal(copies.Value, &r); err != nil || r.Schema != Schema || r.Copies < 1 {
+	r, err := parseCopies(copies)
+	if err != nil {
 		d.warn("copies", inspect(copies.Key), "cannot use the record %s: a run with --copies would refuse it", copies.Key)
 		return
 	}

@@ -211,8 +211,9 @@ func lockOf(name string, k *keys, copies map[int]*keys, now time.Time) Lock {
 			l.Problems = append(l.Problems, fmt.Sprintf("%s holds it without --copies: it doesn't count as one of them", l.Holder))
 		}
 		l.Hold = Hold{State: Free, Runs: l.Runs}
-		var c Copies
-		if readable(k.copies, &c, &l.Problems) {
+		if c, err := parseCopies(k.copies); err != nil {
+			l.Problems = append(l.Problems, err.Error())
+		} else {
 			l.Copies = c.Copies
 		}
 		for _, n := range slices.Sorted(maps.Keys(copies)) {
@@ -263,9 +264,12 @@ func (k *keys) hold(problems *[]string) Hold {
 	if k.runs != nil && readable(k.runs, &runs, problems) && len(runs.Runs) > 0 {
 		h.Runs, h.LastRun = runs.Runs, &runs.Runs[len(runs.Runs)-1]
 	}
-	var period PeriodRecord
-	if k.period != nil && readable(k.period, &period, problems) {
-		h.Period = &period
+	if k.period != nil {
+		if period, err := parsePeriod(k.period.Key, k.period.Value, true); err != nil {
+			*problems = append(*problems, err.Error())
+		} else {
+			h.Period = &period
+		}
 	}
 	if k.stepDown != nil && readable(k.stepDown, &Order{}, problems) {
 		if o := ParseOrder(k.stepDown.Value); h.Holder != nil && o.Session == h.Holder.Session {
@@ -316,7 +320,7 @@ func readable(kv *api.KVPair, to any, problems *[]string) bool {
 	err := json.Unmarshal(kv.Value, &v)
 	switch {
 	case err == nil && v.Schema > Schema:
-		*problems = append(*problems, (&RecordError{kv.Key, fmt.Sprintf("its schema is %d, written by a newer onlyone; this one knows %d", v.Schema, Schema)}).Error())
+		*problems = append(*problems, newerRecord(kv.Key, v.Schema).Error())
 	case err != nil || v.Schema < 1 || json.Unmarshal(kv.Value, to) != nil:
 		*problems = append(*problems, (&RecordError{kv.Key, "it isn't a record of onlyone's"}).Error())
 	default:

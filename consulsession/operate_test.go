@@ -214,6 +214,13 @@ func TestUnreadableRecords(t *testing.T) {
 			}
 		}
 	}
+	// A contender refuses these, too.
+	for key, value := range map[string]string{".period": `{"schema":1,"period":"p","state":"odd"}`, ".copies": `{"schema":1,"copies":1001}`} {
+		kvs := api.KVPairs{{Key: "onlyone/a/" + key, Value: []byte(value), ModifyIndex: 1}}
+		if locks := locksIn("onlyone", kvs, time.Now()); len(locks) != 1 || len(locks[0].Problems) != 1 {
+			t.Errorf("%s = %s: %+v", key, value, locks)
+		}
+	}
 	// Only what a newer onlyone may have meant the same way is shown of its record.
 	kvs := api.KVPairs{{Key: "onlyone/a/.lock", Session: "s", Value: []byte(`{"schema":9,"host":"h","session":"s"}`), Flags: api.LockFlagValue, ModifyIndex: 4}}
 	if l := locksIn("onlyone", kvs, time.Now())[0]; l.Holder.Host != "h" || l.Holder.Token != 4 {

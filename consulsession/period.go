@@ -101,6 +101,10 @@ func (e *RecordError) Error() string {
 	return fmt.Sprintf("cannot use the record %s: %s", e.Key, e.Why)
 }
 
+func newerRecord(key string, schema int) *RecordError {
+	return &RecordError{key, fmt.Sprintf("its schema is %d, written by a newer onlyone; this one knows %d", schema, Schema)}
+}
+
 // parsePeriod reads the value of key; a missing one is the zero record.
 func parsePeriod(key string, value []byte, exists bool) (r PeriodRecord, err error) {
 	if !exists {
@@ -111,7 +115,7 @@ func parsePeriod(key string, value []byte, exists bool) (r PeriodRecord, err err
 	}
 	switch {
 	case r.Schema > Schema:
-		return r, &RecordError{key, fmt.Sprintf("its schema is %d, written by a newer onlyone; this one knows %d", r.Schema, Schema)}
+		return r, newerRecord(key, r.Schema)
 	case r.Schema < 1 || r.Period == "" || !slices.Contains([]string{periodBegun, periodStopped, periodEnded}, r.State):
 		return r, &RecordError{key, "it isn't a record of onlyone's"}
 	}

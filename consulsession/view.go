@@ -315,6 +315,18 @@ func many(n int) string {
 	return strconv.Itoa(n) + " copies"
 }
 
+// parseCopies reads .copies. 0 would agree with whoever does without, whom the record itself keeps
+// off: for ever.
+func parseCopies(kv *api.KVPair) (r Copies, err error) {
+	switch err := json.Unmarshal(kv.Value, &r); {
+	case err == nil && r.Schema > Schema:
+		return r, newerRecord(kv.Key, r.Schema)
+	case err != nil || r.Schema < 1 || r.Copies < 1 || r.Copies > MaxCopies:
+		return r, &RecordError{kv.Key, "it isn't a number of copies that this onlyone understands"}
+	}
+	return r, nil
+}
+
 // agree holds the contenders of a name to one number of copies: that of the first, or what an
 // operator has made of it since. Whoever began without copies keeps the others off while it
 // holds the lock.
@@ -326,13 +338,9 @@ func (c *Contender) agree(v view) error {
 		}
 		return nil
 	}
-	var r Copies
-	if err := json.Unmarshal(v.copies.Value, &r); err != nil || r.Schema < 1 || r.Schema > Schema || r.Copies < 1 || r.Copies > MaxCopies {
-		// 0 would agree with whoever does without, whom the record itself keeps off: for ever.
-		return &RecordError{c.dir() + ".copies", "it isn't a number of copies that this onlyone understands"}
-	}
-	if r.Copies == c.Copies {
-		return nil
+	r, err := parseCopies(v.copies)
+	if err != nil || r.Copies == c.Copies {
+		return err
 	}
 	return &CopiesError{c.Name, c.Copies, r}
 }
