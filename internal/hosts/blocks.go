@@ -110,6 +110,7 @@ func (b *benchReport) speed(w writer) {
 	w("[bench.json](%s): `%s` on %s; %s; %s; %s; load %.1f to %.1f. Each thing %d times where nothing else follows from it, in turn (A, B, A, B, ...): median (min to max); the ratio is that of the medians.\n",
 		benchLog, b.Command, b.Date, b.Onlyone, b.Consul, b.Host, b.Load[0], b.Load[1], b.N)
 	w("| | onlyone | `consul lock` | ratio | goal |\n|---|---|---|---|---|")
+	var losses []string
 	for _, row := range b.Rows {
 		name, ratio := row.Metric, ""
 		if row.Unit != "" {
@@ -118,9 +119,15 @@ func (b *benchReport) speed(w writer) {
 		if row.Ratio > 0 {
 			ratio = figure(row.Ratio)
 		}
+		if row.Ratio > 1 && row.PeerSays == "" {
+			losses = append(losses, strings.TrimSpace(row.Metric))
+		}
 		w("| %s | %s | %s | %s | %s |", name, cmp.Or(row.OursSays, row.Ours.String()), cmp.Or(row.PeerSays, row.Peer.String()), ratio, row.goal())
 	}
 	w("")
+	if len(losses) > 0 {
+		w("onlyone costs more in: %s.\n", strings.Join(losses, "; "))
+	}
 }
 
 // row is one of the bench's, as a line of a table of two programs.
