@@ -227,12 +227,20 @@ func (g *guard) start(now Instant, c Command) {
 
 // result is what is known of the command when the keeper is gone: nothing, if it wasn't
 // started; and how it ended, if that was its end for good, and not because it was told to. An exit
-// of 0 is always its own word: a periodic job that is done must not be done again.
-func (g *guard) result(started, ended time.Time) (r RunResult) {
+// of 0 is always its own word: a periodic job that is done must not be done again. before is
+// what the keeper knew when it started this guard in the course of the term: all that is known
+// of the command if this guard has had none or a hook, and else when it began.
+func (g *guard) result(started, ended time.Time, before *RunResult) (r RunResult) {
 	if g.phase == guardIdle || g.records == RecordHook {
+		if before != nil {
+			r = *before
+		}
 		return r
 	}
 	r.Started, r.Ended = started, ended
+	if before != nil && !before.Started.IsZero() {
+		r.Started = before.Started
+	}
 	code, outcome := exitOf(g.status)
 	if g.natural && (g.records == RecordAll || g.records == RecordSuccess && code == 0) {
 		r.Exit, r.Outcome = code, outcome

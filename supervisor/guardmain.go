@@ -204,11 +204,7 @@ func (l *guardLoop) releaseTerm() int {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	r := l.result(l.started, time.Now())
-	if l.info.Result != nil {
-		r = *l.info.Result
-	}
-	if err := l.free(ctx, l.info.Info, r); err != nil {
+	if err := l.free(ctx, l.info.Info, l.result(l.started, time.Now(), l.info.Result)); err != nil {
 		fmt.Fprintf(os.Stderr, "onlyone: onlyone was killed; its command is stopped, but cannot release the lock (it is free when its session ends): %v\n", err)
 	}
 	return 0

@@ -251,7 +251,7 @@ func (h *holding) finished() *RunResult {
 	}
 	r := h.result(Outcome{Kind: Ended, Status: h.status, TimedOut: h.timedOut, Killed: h.killed})
 	if h.ended.IsZero() || h.Restart.Policy == RestartAlways || h.Restart.Policy == RestartOnFailure && r.Exit != 0 {
-		return &RunResult{Started: h.begun}
+		return &RunResult{Started: h.begun, Ended: h.ended}
 	}
 	return &r
 }

@@ -44,7 +44,7 @@ type setup struct {
 // release is what a guard needs to release a term.
 type release struct {
 	Info   []byte     // the lock's affair
-	Result *RunResult // how the command ended; nil: look yourself
+	Result *RunResult // what was known when this guard was started in the course of the term
 }
 
 var errFrame = errors.New("malformed frame")

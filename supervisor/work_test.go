@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/a-seed-0bc5ead7/onlyone/consulsession"
 	"github.com/a-seed-0bc5ead7/onlyone/internal/consulmodel"
 )
 
@@ -806,6 +808,45 @@ func TestFence(t *testing.T) {
 		})
 		started(t, w)
 	})
+}
+
+// Whoever releases for a killed keeper writes down the end that was seen, by the guard itself or
+// by the one before: a job that is done isn't done again. Each incarnation has a guard of its own.
+func TestGuardRecordsTheEnd(t *testing.T) {
+	for name, c := range map[string]struct {
+		hooks  Hooks
+		life   childLife
+		policy RestartPolicy
+		at     Instant
+		want   string
+	}{
+		"while what is left behind is ended":              {Hooks{}, childLife{runs: 5 * time.Second, leaves: 2 * time.Second}, RestartNo, 6 * time.Second, "exited"},
+		"that, after an acquire hook":                     {Hooks{OnAcquire: Command{Path: "/bin/hook"}}, childLife{runs: 5 * time.Second, leaves: 2 * time.Second}, RestartNo, 7 * time.Second, "exited"},
+		"in the release hook":                             {Hooks{OnRelease: Command{Path: "/bin/hook"}}, childLife{runs: 5 * time.Second}, RestartNo, 5500 * time.Millisecond, "exited"},
+		"before the end":                                  {Hooks{OnAcquire: Command{Path: "/bin/hook"}}, childLife{runs: 5 * time.Second}, RestartNo, 4 * time.Second, "failed"},
+		"after a restart, while what is left behind ends": {Hooks{}, childLife{runs: 5 * time.Second, leaves: 2 * time.Second}, RestartOnFailure, 6 * time.Second, "exited"},
+		"while it rests between two starts":               {Hooks{}, childLife{runs: 5 * time.Second, exit: 1}, RestartOnFailure, 5500 * time.Millisecond, "failed"},
+		"an end that isn't for good, in the acquire hook": {Hooks{OnAcquire: Command{Path: "/bin/hook"}}, childLife{runs: 5 * time.Second, exit: 1, leaves: 2 * time.Second}, RestartOnFailure, 7 * time.Second, "failed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := sceneOf(t, 1, func(w *world) {
+				told(c.life, func(cfg *Config) {
+					cfg.Hooks, cfg.Hooks.Timeout = c.hooks, time.Minute
+					cfg.Restart = Restart{Policy: c.policy, Delay: time.Second, Most: -1}
+				})(w)
+				w.hosts[0].hooks = map[string]childLife{"acquire": {runs: time.Second}, "release": {runs: time.Second}}
+			}, func(w *world) {
+				w.until(c.at)
+				w.hosts[0].killKeeper(time.Hour)
+				w.until(20 * time.Second)
+			})
+			kv, _ := w.model.Key("onlyone/" + simName + "/.runs")
+			var r consulsession.Runs
+			if err := json.Unmarshal(kv.Value, &r); err != nil || len(r.Runs) != 1 || r.Runs[0].Outcome != c.want || r.Runs[0].Started == "" || r.Runs[0].Ended == "" {
+				t.Errorf("the record of runs is %s (%v), want one that %s\n%s", kv.Value, err, c.want, strings.Join(w.trace, "\n"))
+			}
+		})
+	}
 }
 
 func TestOnLostWait(t *testing.T) {

@@ -692,10 +692,7 @@ func (g *simGuard) loop() {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), limit)
 		defer cancel()
-		r := g.g.result(time.Now(), time.Now())
-		if g.info.Result != nil {
-			r = *g.info.Result
-		}
+		r := g.g.result(time.Now(), time.Now(), g.info.Result)
 		if g.h.w.rules.guardForgets {
 			r = RunResult{Started: r.Started}
 		}
