@@ -423,13 +423,23 @@ func (c *Contender) turn(ctx context.Context) (time.Duration, error) {
 	}
 }
 
-// renew renews session; errSessionGone if it is unknown.
+// renew renews session; errSessionGone if it is unknown. A server that was restarted and elected a
+// moment ago renews from a state that it hasn't caught up with (Consul's Session.Renew reads
+// without a barrier) and answers 404 for a session that lives, so a consistent read has the last
+// word.
 func renew(ctx context.Context, client *api.Client, session string) (*api.SessionEntry, error) {
 	e, _, err := client.Session().Renew(session, (&api.WriteOptions{}).WithContext(ctx))
-	if err == nil && e == nil {
+	if err != nil || e != nil {
+		return e, err
+	}
+	e, _, err = client.Session().Info(session, (&api.QueryOptions{RequireConsistent: true}).WithContext(ctx))
+	switch {
+	case err != nil:
+		return nil, err
+	case e == nil:
 		return nil, errSessionGone
 	}
-	return e, err
+	return nil, errNotRenewed
 }
 
 // txn sends a transaction; a refusal is a *refused.

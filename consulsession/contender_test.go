@@ -337,6 +337,54 @@ func TestPermissionDenied(t *testing.T) {
 	}
 }
 
+// A leader that was elected a moment ago may not know a session that lives, and says so to a
+// renewal: seen in a rolling restart of real servers (1.14.11), where it moved the job. A holder
+// goes on, and one that waits keeps its session and so its place.
+func TestRenewalThatALeaderCannotKnow(t *testing.T) {
+	young := func(r *consulmodel.Request) consulmodel.Plan {
+		if r.Endpoint == consulmodel.SessionRenew {
+			return consulmodel.Plan{Status: 404, Body: "Session id '" + r.Session + "' not found"}
+		}
+		return consulmodel.Plan{}
+	}
+	inBubble(t, func(t *testing.T, m *consulmodel.Model) {
+		rt := m.Transport(nil)
+		term, err := contender(t, config(rt)).Acquire(t.Context(), always)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rt2 := m.Transport(nil)
+		waited := make(chan error)
+		go func() {
+			_, err := contender(t, config(rt2)).Acquire(t.Context(), always)
+			waited <- err
+		}()
+		time.Sleep(5 * time.Second)
+		before := m.Sessions()
+		rt.SetFaults(young)
+		rt2.SetFaults(young)
+		if err := term.Renew(t.Context()); err == nil || errors.As(err, new(*LostError)) {
+			t.Errorf("%v, want an error that says nothing about the lock", err)
+		}
+		time.Sleep(12 * time.Second)
+		rt.SetFaults(nil)
+		rt2.SetFaults(nil)
+		if err := term.Renew(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if after := m.Sessions(); len(before) != 2 || len(after) != 2 || after[0].ID != before[0].ID || after[1].ID != before[1].ID {
+			t.Errorf("sessions %+v, were %+v", after, before)
+		}
+		m.DestroySession(term.Session())
+		if err := term.Renew(t.Context()); !errors.As(err, new(*LostError)) {
+			t.Errorf("%v, want that the session was ended", err)
+		}
+		if err := <-waited; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // Release by another process, with what ready was given.
 func TestReleaseTerm(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *consulmodel.Model) {

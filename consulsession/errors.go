@@ -92,6 +92,9 @@ func (e *LostError) Error() string { return e.Reason }
 // Lost reports Free.
 func (e *LostError) Lost() (free bool) { return e.Free }
 
+// errNotRenewed: a leader that hadn't caught up didn't know the session. The next renewal will do.
+var errNotRenewed = errors.New("the leader doesn't know the session yet")
+
 // errSessionGone: our session doesn't exist any more.
 var errSessionGone = errors.New("the session is gone")
 

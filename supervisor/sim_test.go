@@ -351,6 +351,13 @@ func (w *world) inject(f fault) {
 		w.model.LoseLeader()
 		time.Sleep(f.long)
 		w.model.ElectLeader()
+		// A leader that hasn't caught up yet doesn't know the sessions that it is to renew.
+		h.during(200*time.Millisecond, func(r *consulmodel.Request) consulmodel.Plan {
+			if r.Endpoint == consulmodel.SessionRenew {
+				return consulmodel.Plan{Status: 404, Body: "Session id not found"}
+			}
+			return consulmodel.Plan{}
+		})
 	case consulStaleTimer:
 		w.ofHolder(r, func(_, session string) { w.model.StaleTimer(session) })
 	case consulDestroy:
