@@ -322,6 +322,26 @@ func variable(flag string) []string {
 	return []string{name}
 }
 
+// withoutVariables takes the variables from flags that say what to do now, not how things are
+// set: a variable for "run" mustn't change what another command does.
+func withoutVariables(flags ...cli.Flag) []cli.Flag {
+	for _, f := range flags {
+		switch f := f.(type) {
+		case *cli.BoolFlag:
+			f.EnvVars = nil
+		case *cli.IntFlag:
+			f.EnvVars = nil
+		case *cli.GenericFlag:
+			f.EnvVars = nil
+		case *cli.StringFlag:
+			f.EnvVars = nil
+		case *cli.StringSliceFlag:
+			f.EnvVars = nil
+		}
+	}
+	return flags
+}
+
 func (in *invocation) versionCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "version",

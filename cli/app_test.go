@@ -546,7 +546,8 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// TestVariables: every flag of ours has a variable, and none of Consul's has one of ours.
+// TestVariables: every setting of ours has a variable, and none of Consul's has one of ours. What
+// is set for "run" doesn't change what another command does.
 func TestVariables(t *testing.T) {
 	in := &invocation{app: New("", nil)}
 	for _, f := range in.build().Command("run").Flags {
@@ -556,8 +557,15 @@ func TestVariables(t *testing.T) {
 		again := (&invocation{app: New("", nil)}).build().Command("run").Flags
 		i := slices.IndexFunc(again, func(f cli.Flag) bool { return f.Names()[0] == name })
 		has := slices.Contains(again[i].(cli.DocGenerationFlag).GetEnvVars(), variable)
-		if consul := f.(cli.CategorizableFlag).GetCategory() == forConsul; has == consul {
+		if consul := f.(cli.CategorizableFlag).GetCategory() == forConsul; has == (consul || name == "explain" || name == "help-all") {
 			t.Errorf("--%s: has %s: %v", name, variable, has)
+		}
+		for command, shared := range map[string][]string{"step-down": {"timeout", "json", "prefix"}, "ls": {"timeout", "json", "prefix"}, "status": {"timeout", "json", "prefix"}, "unlock": {"timeout", "json", "prefix"}} {
+			for _, f := range in.build().Command(command).Flags {
+				if f.Names()[0] == name && !slices.Contains(shared, name) && slices.Contains(f.(cli.DocGenerationFlag).GetEnvVars(), variable) {
+					t.Errorf("%s --%s has the %s of run", command, name, variable)
+				}
+			}
 		}
 	}
 }

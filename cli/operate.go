@@ -36,7 +36,9 @@ type operation struct {
 // operation makes a command. act gets an Operator, and names that are checked.
 func (in *invocation) operation(c *cli.Command, act func(*operation) error) *cli.Command {
 	op := &operation{in: in, prefix: prefixValue{defaultPrefix}, timeout: durationValue{d: defaultRequestTimeout}}
-	if newFlagSet(c.Flags)["timeout"] == nil {
+	hasTimeout := newFlagSet(c.Flags)["timeout"] != nil
+	withoutVariables(c.Flags...)
+	if !hasTimeout {
 		c.Flags = append(c.Flags, valueFlag("", "timeout", "", &op.timeout, "give up if Consul doesn't answer for `DUR` (10s)"))
 	}
 	c.Flags = append(c.Flags,

@@ -148,7 +148,7 @@ func (in *invocation) runCommand() *cli.Command {
 			flag(forLease, "poll", "", poll, "check the lock every `DUR` (2s)"),
 			&cli.StringSliceFlag{Name: "check", Category: forLease, Usage: "lose the lock with check `ID`, too (repeatable)", EnvVars: variable("check"), KeepSpace: true},
 			&cli.StringFlag{Name: "session-node", Category: forLease, Usage: "tie the session to `NODE` instead of the agent's own", EnvVars: variable("session-node")},
-			boolean(forLease, "explain", "", "print the time budget and end"),
+			withoutVariables(boolean(forLease, "explain", "", "print the time budget and end"))[0],
 
 			flag(forCommand, "signal", "s", sig, "ask CMD to stop with `SIG` (TERM)"),
 			flag(forCommand, "stop-timeout", "", stopTimeout, "SIGKILL comes `DUR` after that (30s)"),
@@ -177,7 +177,7 @@ func (in *invocation) runCommand() *cli.Command {
 			text(forTelling, "ping-file", "`FILE` with that URL"),
 			text(forTelling, "metrics-listen", "serve /metrics, /healthz, /leader on `ADDR`"),
 			text(forTelling, "metrics-file", "write metrics to `FILE`, for node_exporter"),
-			boolean(forTelling, "help-all", "", "print all flags"),
+			withoutVariables(boolean(forTelling, "help-all", "", "print all flags"))[0],
 		}, in.consulFlagList()),
 	}
 	c.Action = func(c *cli.Context) error {

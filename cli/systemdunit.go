@@ -70,21 +70,10 @@ func (in *invocation) systemdCommand() *cli.Command {
 // forUnits are flags whose values come from the command line only: what is set in the shell
 // of whoever prints a unit isn't set when it runs.
 func forUnits(flags []cli.Flag) (out []cli.Flag) {
-	for _, f := range flags {
-		switch f := f.(type) {
-		case *cli.BoolFlag:
-			f.EnvVars = nil
-			if f.Name == "explain" || f.Name == "help-all" {
-				continue
-			}
-		case *cli.GenericFlag:
-			f.EnvVars = nil
-		case *cli.StringFlag:
-			f.EnvVars = nil
-		case *cli.StringSliceFlag:
-			f.EnvVars = nil
+	for _, f := range withoutVariables(flags...) {
+		if name := f.Names()[0]; name != "explain" && name != "help-all" {
+			out = append(out, f)
 		}
-		out = append(out, f)
 	}
 	return out
 }
