@@ -79,7 +79,10 @@ func cronOf(words []string) (string, error) {
 	}
 	if len(words) > 0 && !strings.Contains(words[0], ":") {
 		date := strings.Split(words[0], "-")
-		if len(date) == 3 && date[0] != "*" || len(date) < 2 || len(date) > 3 {
+		if len(date) < 2 {
+			return "", fmt.Errorf("%q is neither a date nor a time that is known here", words[0])
+		}
+		if len(date) == 3 && date[0] != "*" || len(date) > 3 {
 			return "", fmt.Errorf("cron has no years")
 		}
 		if month, err = cronField(date[len(date)-2], 1, 12); err != nil {

@@ -43,6 +43,7 @@ type doctorOptions struct {
 	sessionNode  string
 	consul       ConsulFlags
 	drains       []string
+	runtimeDir   string
 }
 
 func (in *invocation) doctorCommand() *cli.Command {
@@ -88,7 +89,8 @@ func (in *invocation) doctorCommand() *cli.Command {
 		if o.consul, err = consulFlags(c); err != nil {
 			return err
 		}
-		o.drains = drain.Dirs(c.String("runtime-dir"))
+		o.runtimeDir = c.String("runtime-dir")
+		o.drains = drain.Dirs(o.runtimeDir)
 		out := &findings{out: in, json: c.Bool("json")}
 		return out.end(in.doctor(c.Context, o, out))
 	}
@@ -281,11 +283,15 @@ func (in *invocation) lookAtHost(o doctorOptions, out *findings) {
 		out.ok("messages", "only what went wrong; -v for more")
 	}
 	drained, err := drain.Read(o.drains, time.Now())
+	undrain := "onlyone undrain"
+	if o.runtimeDir != "" {
+		undrain += " --runtime-dir " + o.runtimeDir
+	}
 	switch {
 	case err != nil:
-		out.warn("drain", "onlyone undrain", "this host is drained, since %v", err)
+		out.warn("drain", undrain, "this host is drained, since %v", err)
 	case drained.On:
-		out.warn("drain", "onlyone undrain", "this host is %s: nothing is begun here", drained)
+		out.warn("drain", undrain, "this host is %s: nothing is begun here", drained)
 	default:
 		out.ok("drain", "this host isn't drained")
 	}

@@ -112,7 +112,7 @@ func (in *invocation) checkFence(words []string, state string, token uint64) err
 	case strings.HasSuffix(state, "/"):
 		return usageError("give the file, as in --state "+state+".fence", "--state %s is a folder", state)
 	case token == 0:
-		return usageError(fmt.Sprintf("run it under onlyone run, or give --token N; %s", try), "there is no fencing token: FENCE_TOKEN isn't set")
+		return usageError(fmt.Sprintf("try: onlyone run NAME -- onlyone fence --state %s -- %s; or give --token N", state, abbreviated(in.command)), "there is no fencing token: FENCE_TOKEN isn't set")
 	case closesFiles(in.command[0]):
 		word := filepath.Base(in.command[0])
 		return usageError(fmt.Sprintf("let it come first: %s onlyone fence --state FILE --token %d -- CMD", word, token),

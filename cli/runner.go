@@ -125,8 +125,9 @@ type runner struct {
 	tell    *teller
 	since   atomic.Int64 // when it began to wait, in Unix nanoseconds
 	queue   chan consulsession.Queue
-	started atomic.Bool // the command: there is nothing to wait for any more
-	told    atomic.Bool // a stop signal came
+	last    atomic.Pointer[consulsession.Queue] // what it waited for when it was last told
+	started atomic.Bool                         // the command: there is nothing to wait for any more
+	told    atomic.Bool                         // a stop signal came
 }
 
 func newRunner(o RunOptions, dials supervisor.Dials, path string, sigs <-chan signals.Signal) *runner {
@@ -281,6 +282,7 @@ func (r *runner) waiting(q consulsession.Queue) {
 	r.o.Log.Debug().Msg("waiting: " + text)
 	r.manager.wait(func(now time.Time) string { return "standby: " + queueText(q, now) })
 	r.tell.metrics.Queue(q.Position, q.Of)
+	r.last.Store(&q)
 	r.queue <- q
 }
 
@@ -391,7 +393,7 @@ func (r *runner) notAcquired(err error, c *consulsession.Contender) error {
 		return r.conflict(fmt.Errorf("the lock is %w; not waiting (-n)", held), fmt.Sprintf("to wait for it: onlyone run -w 30m %s -- %s", r.o.Name, abbreviated(r.o.Command)))
 	}
 	if errors.Is(err, supervisor.ErrWaitOver) {
-		return r.conflict(fmt.Errorf("the lock is taken, and the wait of %s is over", r.o.Wait), see)
+		return r.waitOver(see)
 	}
 	if done, ok := errors.AsType[*consulsession.DoneError](err); ok {
 		return &exitError{code: exitOK, what: done, mild: true}
@@ -406,11 +408,7 @@ func (r *runner) notAcquired(err error, c *consulsession.Contender) error {
 		return r.conflict(fmt.Errorf("not started within the %s of --start-deadline", formatDuration(r.o.StartDeadline)), see)
 	}
 	if errors.Is(err, supervisor.ErrDrained) {
-		undrain := "to end that: onlyone undrain"
-		if r.o.RuntimeDir != "" {
-			undrain += " --runtime-dir " + r.o.RuntimeDir
-		}
-		return r.conflict(err, undrain)
+		return r.conflict(err, r.undrain())
 	}
 	if bad, ok := errors.AsType[*consulsession.RecordError](err); ok {
 		return &exitError{code: exitConfig, what: fmt.Errorf("%w; nothing was run", bad), hint: "look at it, and if it may go: consul kv delete " + bad.Key}
@@ -425,6 +423,29 @@ func (r *runner) notAcquired(err error, c *consulsession.Contender) error {
 		return &exitError{code: exitConfig, what: bad, hint: "are --check, --session-node, --ttl and --datacenter right?"}
 	}
 	return consulProblem(err)
+}
+
+// waitOver says what it waited for in vain.
+func (r *runner) waitOver(see string) error {
+	over := "the wait of " + formatDuration(r.o.Wait) + " is over"
+	q := r.last.Load()
+	switch state, _ := drain.Read(drain.Dirs(r.o.RuntimeDir), r.o.Now()); {
+	case state.On:
+		return r.conflict(fmt.Errorf("this host is %s; %s", state, over), r.undrain())
+	case q != nil && q.Paused != nil:
+		return r.conflict(fmt.Errorf("the lock is paused %s; %s", q.Paused, over), "to end that: "+commandLine(r.o.Prefix, "resume "+r.o.Name))
+	case q == nil:
+		return r.conflict(errors.New(over), see)
+	}
+	return r.conflict(fmt.Errorf("%s: %s", over, queueText(*q, time.Now())), see)
+}
+
+func (r *runner) undrain() string {
+	hint := "to end that: onlyone undrain"
+	if r.o.RuntimeDir != "" {
+		hint += " --runtime-dir " + r.o.RuntimeDir
+	}
+	return hint
 }
 
 func copiesHint(bad *consulsession.CopiesError) string {

@@ -294,8 +294,13 @@ func (s *service) timerUnit() string {
 	line("OnCalendar=%s", strings.ReplaceAll(s.calendar, "%", "%%"))
 	line("# All hosts at the same time: the default lets each be late by up to a minute.")
 	line("AccuracySec=1s")
-	line("# What was missed is run when the host is up again, unless another host has done it.")
-	line("Persistent=%t", slices.ContainsFunc(s.flags, func(f string) bool { return strings.HasPrefix(f, "--once-per=") }))
+	if slices.ContainsFunc(s.flags, func(f string) bool { return strings.HasPrefix(f, "--once-per=") }) {
+		line("# What was missed is run when the host is up again, unless another host has done it.")
+		line("Persistent=true")
+	} else {
+		line("# What was missed isn't made up for: each host would run it again.")
+		line("Persistent=false")
+	}
 	line("")
 	line("[Install]")
 	line("WantedBy=timers.target")

@@ -675,7 +675,7 @@ func (c *Contender) retry(ctx context.Context, what string, f func(context.Conte
 			return &PermissionError{cause(err), c.Rule()}
 		case isRefused && isInvalidSession(no.what):
 			return errSessionGone
-		case (c.NoWait || !c.reached) && c.Now()-start >= c.Poll && setting:
+		case setting && ((c.NoWait || !c.reached) && c.Now()-start >= c.Poll || !c.known && c.Now()-start >= 5*c.Poll):
 			// Not at once: an agent that has just started says so, too.
 			return &ConfigError{"Consul refuses the session: " + refusal}
 		case isFull && !c.NoWait:
@@ -688,7 +688,7 @@ func (c *Contender) retry(ctx context.Context, what string, f func(context.Conte
 				return err
 			}
 			continue
-		case badRequest(err) && (c.NoWait || !c.reached):
+		case badRequest(err) && (c.NoWait || !c.known):
 			return &UnreachableError{c.Address(), cause(err)}
 		case !c.known && (errors.Is(err, errNotConsul) || isDecode(err)), (c.NoWait || !c.reached) && c.Now()-start >= 2*c.Poll:
 			return &UnreachableError{c.Address(), cause(err)}

@@ -85,13 +85,11 @@ func (m *Metrics) Released() {
 	m.change(func() { m.held, m.token, m.leaseEnd = false, 0, time.Time{} })
 }
 
-// Lease says that the lease has remaining left, at each extension and at the first one, after
-// Acquired.
+// Lease says that the lease has remaining left, at each extension. The first one may come before
+// Acquired: the command isn't started sooner.
 func (m *Metrics) Lease(remaining time.Duration) {
 	m.change(func() {
-		if m.held { // and not one that was released while this was on its way
-			m.leaseEnd = time.Now().Add(remaining)
-		}
+		m.leaseEnd = time.Now().Add(remaining)
 	})
 }
 
@@ -134,7 +132,12 @@ func (m *Metrics) leading() (bool, string) {
 	return m.state == Running && m.leaseLeft() > 0, m.state
 }
 
-func (m *Metrics) leaseLeft() time.Duration { return max(time.Until(m.leaseEnd), 0) }
+func (m *Metrics) leaseLeft() time.Duration {
+	if !m.held { // an extension may still have been on its way when the lock was released
+		return 0
+	}
+	return max(time.Until(m.leaseEnd), 0)
+}
 
 func known(words []string, word string) string {
 	if slices.Contains(words, word) {
