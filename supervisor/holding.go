@@ -39,6 +39,7 @@ type holding struct {
 	changes  chan struct{}
 	next     *time.Timer // the next attempt
 	inflight bool
+	missed   bool    // a change that came while something was under way: a check follows at once
 	silent   bool    // the last check brought no proof
 	warned   bool    // one line for each silence
 	renewed  Instant // the last successful renewal was sent
@@ -47,7 +48,8 @@ type holding struct {
 	begun    time.Time // when the first command of the term was started, by the wall clock
 	ended    time.Time // when the last one ended
 	cut      bool      // it was told to, or it would have been started again
-	restarts int
+	restarts int       // of the command in this term
+	quick    int       // of these, those since it last ran for a while
 }
 
 // answer is what an attempt brought.
@@ -381,9 +383,13 @@ func plural(n int, one, many string) string {
 	return many
 }
 
-// attempt sends an ownership check, if none is under way and the lease isn't over.
+// attempt sends an ownership check if the lease isn't over; when what is under way is answered,
+// since that may have been read before the change for which this one is.
 func (h *holding) attempt() {
-	if h.inflight || h.dead {
+	if h.dead {
+		return
+	}
+	if h.missed = h.inflight; h.missed {
 		return
 	}
 	h.request(false, h.Dials.Poll, h.term.Check)
@@ -460,8 +466,11 @@ func (h *holding) answer(a answer) {
 		return
 	}
 	wait := h.Dials.Poll
-	if h.silent {
+	switch {
+	case h.silent:
 		wait = h.Dials.Poll/40 + h.Jitter(h.Dials.Poll/8)
+	case h.missed:
+		wait = 0
 	}
 	h.next.Reset(wait)
 }
