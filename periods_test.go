@@ -34,6 +34,26 @@ func (j *job) noting(command []string) []string {
 	return append([]string{"sh", "-c", `echo "$ONLYONE_PERIOD $IDEMPOTENCY_KEY" >>` + filepath.Join(j.dir, "notes") + `; exec "$@"`, "sh"}, command...)
 }
 
+// TestKilledInTheReleaseHook: nothing was started, so the period isn't begun; also when onlyone
+// is killed before it can say so.
+func TestKilledInTheReleaseHook(t *testing.T) {
+	t.Parallel()
+	j := newJob(t, shared(t, consultest.Version()))
+	script, hooked := filepath.Join(j.dir, "script"), filepath.Join(j.dir, "hooked")
+	if err := os.WriteFile(script, []byte("#!/no/such/interpreter\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	a := j.with("--once-per id:x", []string{"--on-release", "echo >" + hooked + "; exec sleep 1000"}, script)
+	j.await("the hook runs", func() bool { b, _ := os.ReadFile(hooked); return len(b) > 0 })
+	a.kill()
+	<-a.done
+	b := j.run("--once-per id:x", "echo", "ran")
+	b.wait(0)
+	if s := b.stderr(); !strings.Contains(s, "ran\n") {
+		t.Errorf("the period counts as done:\n%s", s)
+	}
+}
+
 // notes are those, one for each run.
 func (j *job) notes() []string {
 	b, err := os.ReadFile(filepath.Join(j.dir, "notes"))

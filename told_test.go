@@ -185,6 +185,23 @@ func TestResultFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(j.run(flags+"--http-addr 127.0.0.1:1", "true"), 69, "failed", nil)
+	want(j.run(flags+"--lease 3s", "true"), 78, "failed", nil)
+	want(j.run(flags, "no-such-command"), 127, "failed", nil)
+	// What an order has stopped isn't started again within the wait: the result is that of the
+	// command that was, not of none.
+	paused := j.run(flags+"-w 300ms", j.child(consultest.ChildOptions{Tag: "c"})...)
+	j.running(3)
+	j.order("pause", "--for 1h").wait(0)
+	want(paused, 75, "conflict", 143.0)
+	j.order("resume", "").wait(0)
+	// Only the command counts as having run, not the hook after it.
+	j.with(flags, []string{"--on-release", "sleep 1"}, "true").wait(0)
+	var r struct {
+		Ran float64 `json:"run_seconds"`
+	}
+	if err := json.Unmarshal([]byte(readFile(t, file)), &r); err != nil || r.Ran >= 1 {
+		t.Errorf("it ran for %g s (%v), want less than a second", r.Ran, err)
+	}
 }
 
 // scrape reads metrics as Prometheus does: "name{labels} value" of those that count.

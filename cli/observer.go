@@ -48,7 +48,10 @@ func (o observer) Started(int) {
 	o.manager.started()
 }
 
-func (o observer) Ended(r supervisor.RunResult) { o.tell.metrics.Run(r.Outcome) }
+func (o observer) Ended(r supervisor.RunResult) {
+	o.tell.last = r
+	o.tell.metrics.Run(r.Outcome)
+}
 
 func (o observer) Lost(cause error) {
 	word := telling.LostBySilence

@@ -51,19 +51,28 @@ func MainAt(now func() time.Time, args []string, stdout, stderr io.Writer) int {
 // run is "onlyone run".
 func run(ctx context.Context, o RunOptions) error {
 	dials := supervisor.Dials{Lease: o.Lease, KillAfter: o.KillAfter, TTL: o.TTL, Poll: o.Poll}
-	if err := checkDials(dials); err != nil {
-		return err
-	}
+	err := checkDials(dials)
 	if o.Explain {
+		if err != nil {
+			return err
+		}
 		return explain(o, dials)
 	}
-	if key := o.Prefix + "/" + o.Name + "/.lock"; os.Getenv("ONLYONE_KEY") == key && !o.NoWait && o.Wait == 0 {
-		return &exitError{code: exitConfig, what: fmt.Errorf("this already runs under the lock %s, so it would wait for itself for ever", o.Name),
-			hint: "leave the inner onlyone out, give it another NAME, or: -w DUR"}
+	unstarted := func(err error) error { return newRunner(o, dials, "", nil).unstarted(err) }
+	if err != nil {
+		return unstarted(err)
+	}
+	only := o.Prefix + "/" + o.Name + "/.lock" // that this run could have
+	if o.Copies == 1 {
+		only = o.Prefix + "/" + o.Name + "/0/.lock"
+	}
+	if os.Getenv("ONLYONE_KEY") == only && !o.NoWait && o.Wait == 0 {
+		return unstarted(&exitError{code: exitConfig, what: fmt.Errorf("this already runs under the lock %s, so it would wait for itself for ever", o.Name),
+			hint: "leave the inner onlyone out, give it another NAME, or: -w DUR"})
 	}
 	path, err := findCommand(o.Command[0])
 	if err != nil {
-		return newRunner(o, dials, "", nil).unstarted(err)
+		return unstarted(err)
 	}
 	if o.BaseName {
 		o.Log.Info().Msgf("the lock is named %s, after the command; to choose: onlyone run NAME -- %s", o.Name, abbreviated(o.Command))
@@ -390,7 +399,7 @@ func (r *runner) exit(out supervisor.Outcome, c *consulsession.Contender) error 
 func (r *runner) notAcquired(err error, c *consulsession.Contender) error {
 	see := "to see it: " + commandLine(r.o.Prefix, "status "+r.o.Name)
 	if held, ok := errors.AsType[*consulsession.HeldError](err); ok {
-		return r.conflict(fmt.Errorf("the lock is %w; not waiting (-n)", held), fmt.Sprintf("to wait for it: onlyone run -w 30m %s -- %s", r.o.Name, abbreviated(r.o.Command)))
+		return r.conflict(fmt.Errorf("the lock is %w; not waiting (-n)", held), fmt.Sprintf("to wait for it: %s -- %s", commandLine(r.o.Prefix, "run -w 30m "+r.o.Name), abbreviated(r.o.Command)))
 	}
 	if errors.Is(err, supervisor.ErrWaitOver) {
 		return r.waitOver(see)
@@ -399,10 +408,10 @@ func (r *runner) notAcquired(err error, c *consulsession.Contender) error {
 		return &exitError{code: exitOK, what: done, mild: true}
 	}
 	if missed, ok := errors.AsType[*consulsession.MissedError](err); ok {
-		return r.conflict(missed, "to see what ran: onlyone history "+r.o.Name)
+		return r.conflict(missed, "to see what ran: "+commandLine(r.o.Prefix, "history "+r.o.Name))
 	}
 	if paused, ok := errors.AsType[*consulsession.PausedError](err); ok {
-		return r.conflict(fmt.Errorf("the lock is %w; not waiting (-n)", paused), "to end that: onlyone resume "+r.o.Name)
+		return r.conflict(fmt.Errorf("the lock is %w; not waiting (-n)", paused), "to end that: "+commandLine(r.o.Prefix, "resume "+r.o.Name))
 	}
 	if errors.Is(err, supervisor.ErrTooLate) {
 		return r.conflict(fmt.Errorf("not started within the %s of --start-deadline", formatDuration(r.o.StartDeadline)), see)
@@ -414,7 +423,7 @@ func (r *runner) notAcquired(err error, c *consulsession.Contender) error {
 		return &exitError{code: exitConfig, what: fmt.Errorf("%w; nothing was run", bad), hint: "look at it, and if it may go: consul kv delete " + bad.Key}
 	}
 	if bad, ok := errors.AsType[*consulsession.CopiesError](err); ok {
-		return &exitError{code: exitConfig, what: bad, hint: copiesHint(bad)}
+		return &exitError{code: exitConfig, what: bad, hint: copiesHint(r.o.Prefix, bad)}
 	}
 	if foreign, ok := errors.AsType[*consulsession.ForeignKeyError](err); ok {
 		return &exitError{code: exitConfig, what: foreign, hint: "choose another NAME or --prefix, or delete that key if it is yours: consul kv delete " + foreign.Key}
@@ -448,14 +457,14 @@ func (r *runner) undrain() string {
 	return hint
 }
 
-func copiesHint(bad *consulsession.CopiesError) string {
+func copiesHint(prefix string, bad *consulsession.CopiesError) string {
 	switch {
 	case bad.Record.Copies == 0:
 		return "wait until nobody uses it without --copies, or choose another NAME"
 	case bad.Want == 0:
 		return fmt.Sprintf("use --copies %d, or choose another NAME", bad.Record.Copies)
 	}
-	return fmt.Sprintf("use --copies %d, or change it for all: onlyone resize %s --copies %d", bad.Record.Copies, bad.Name, bad.Want)
+	return fmt.Sprintf("use --copies %d, or change it for all: %s", bad.Record.Copies, commandLine(prefix, fmt.Sprintf("resize %s --copies %d", bad.Name, bad.Want)))
 }
 
 // conflict is exit 75, or what -E says.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -130,11 +131,27 @@ func (in *invocation) service(c *cli.Context, o RunOptions) (*service, error) {
 // not replaced by it.
 func (s *service) unitName() string { return "onlyone-" + strings.ReplaceAll(s.Name, "/", "-") }
 
+// description is a line of each unit, and tells by it whose one is: a/b and a-b are two locks
+// with one name of a unit.
+func (s *service) description() string {
+	return fmt.Sprintf("Description=%s, on one host of many", strings.ReplaceAll(s.Name, "%", "%%"))
+}
+
 // writeUnits prints the files, or writes them where they were asked for.
 func (in *invocation) writeUnits(dir string, s *service) error {
 	files := []struct{ name, text string }{{s.unitName() + ".service", s.serviceUnit()}}
 	if s.calendar != "" {
 		files = append(files, struct{ name, text string }{s.unitName() + ".timer", s.timerUnit()})
+	}
+	for _, f := range files {
+		if dir == "" {
+			break
+		}
+		old, err := os.ReadFile(filepath.Join(dir, f.name))
+		if err == nil && !bytes.Contains(old, []byte(s.description()+"\n")) {
+			return &exitError{code: exitConfig, what: fmt.Errorf("%s is there, and isn't a unit of the lock %s that onlyone has written; nothing was written", filepath.Join(dir, f.name), s.Name),
+				hint: "choose another NAME or --directory, or move it away"}
+		}
 	}
 	for i, f := range files {
 		if dir != "" {
@@ -195,11 +212,10 @@ func unitWord(s string) string {
 }
 
 func (s *service) serviceUnit() string {
-	name := strings.ReplaceAll(s.Name, "%", "%%")
 	var b strings.Builder
 	line := func(format string, a ...any) { fmt.Fprintf(&b, format+"\n", a...) }
 	line("[Unit]")
-	line("Description=%s, on one host of many", name)
+	line("%s", s.description())
 	line("Wants=network-online.target")
 	line("# Not Requires= or BindsTo=: an agent that restarts must not stop the command.")
 	line("After=network-online.target consul.service")
@@ -288,7 +304,7 @@ func (s *service) timerUnit() string {
 	var b strings.Builder
 	line := func(format string, a ...any) { fmt.Fprintf(&b, format+"\n", a...) }
 	line("[Unit]")
-	line("Description=%s, on one host of many", strings.ReplaceAll(s.Name, "%", "%%"))
+	line("%s", s.description())
 	line("")
 	line("[Timer]")
 	line("OnCalendar=%s", strings.ReplaceAll(s.calendar, "%", "%%"))

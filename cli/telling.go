@@ -24,6 +24,7 @@ type teller struct {
 	run     telling.Run // what is known
 	began   time.Time
 	started time.Time
+	last    supervisor.RunResult // of the command, when it last ended
 	warn    func(error)
 
 	pinger  *telling.Pinger
@@ -88,11 +89,18 @@ func (t *teller) ended(out supervisor.Outcome, err error) {
 		r.Error = e.what.Error()
 	}
 	if !t.started.IsZero() {
-		r.ChildExit, r.Restarts = out.Result.Exit, out.Result.Restarts
-		if !out.Result.Ended.IsZero() {
-			r.Ended = out.Result.Ended
+		last := out.Result
+		if last.Started.IsZero() { // it contended again, and was not started again
+			last = t.last
 		}
-		r.Ran = time.Since(t.started)
+		r.ChildExit, r.Restarts = last.Exit, last.Restarts
+		if !last.Started.IsZero() {
+			r.Started = last.Started
+		}
+		if !last.Ended.IsZero() {
+			r.Ended = last.Ended
+		}
+		r.Ran = max(r.Ended.Sub(r.Started), 0)
 	} else {
 		r.Waited = time.Since(t.began)
 	}

@@ -239,7 +239,7 @@ func (g *guard) result(started, ended time.Time, before *RunResult) (r RunResult
 	}
 	r.Started, r.Ended = started, ended
 	if before != nil && !before.Started.IsZero() {
-		r.Started = before.Started
+		r.Started, r.Restarts = before.Started, before.Restarts
 	}
 	code, outcome := exitOf(g.status)
 	if g.natural && (g.records == RecordAll || g.records == RecordSuccess && code == 0) {

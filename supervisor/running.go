@@ -97,12 +97,12 @@ func (h *holding) command() Outcome {
 		h.ended, h.cut = time.Now(), h.stopRequested() && !h.own
 		h.Observer.Ended(h.result(out))
 		if h.Clock.Now()-start >= steadyRun {
-			h.restarts, delay = 0, h.Restart.Delay
+			h.quick, delay = 0, h.Restart.Delay
 		}
 		if !h.again(out) {
 			return h.handOver(out)
 		}
-		h.restarts++
+		h.restarts, h.quick = h.restarts+1, h.quick+1
 		wait := min(delay/2+h.Jitter(delay), longest)
 		delay = min(2*delay, longest)
 		h.Observer.State("restarting")
@@ -139,9 +139,9 @@ func (h *holding) again(out Outcome) bool {
 	if out.Kind != Ended || h.ending() || !h.Restart.after(out) {
 		return false
 	}
-	if h.Restart.Most >= 0 && h.restarts >= h.Restart.Most {
+	if h.Restart.Most >= 0 && h.quick >= h.Restart.Most {
 		if h.Restart.Most > 0 {
-			h.Log.Error().Msgf("the command ended (%s) after %d restarts: leaving the lock to others", ending(out), h.restarts)
+			h.Log.Error().Msgf("the command ended (%s) after %d restarts: leaving the lock to others", ending(out), h.quick)
 		}
 		return false
 	}
@@ -246,12 +246,12 @@ func (h *holding) freshGuard() bool {
 // finished is what a guard that was started in the course of the term does not see itself: that
 // the command was started and, once it has ended for good, how. nil if it wasn't started.
 func (h *holding) finished() *RunResult {
-	if h.begun.IsZero() {
+	if h.begun.IsZero() || h.main && h.startErr != nil && h.restarts == 0 {
 		return nil
 	}
 	r := h.result(Outcome{Kind: Ended, Status: h.status, TimedOut: h.timedOut, Killed: h.killed})
 	if h.ended.IsZero() || h.Restart.Policy == RestartAlways || h.Restart.Policy == RestartOnFailure && r.Exit != 0 {
-		return &RunResult{Started: h.begun, Ended: h.ended}
+		return &RunResult{Started: h.begun, Ended: h.ended, Restarts: h.restarts}
 	}
 	return &r
 }

@@ -825,6 +825,7 @@ func TestGuardRecordsTheEnd(t *testing.T) {
 		"in the release hook":                             {Hooks{OnRelease: Command{Path: "/bin/hook"}}, childLife{runs: 5 * time.Second}, RestartNo, 5500 * time.Millisecond, "exited"},
 		"before the end":                                  {Hooks{OnAcquire: Command{Path: "/bin/hook"}}, childLife{runs: 5 * time.Second}, RestartNo, 4 * time.Second, "failed"},
 		"after a restart, while what is left behind ends": {Hooks{}, childLife{runs: 5 * time.Second, leaves: 2 * time.Second}, RestartOnFailure, 6 * time.Second, "exited"},
+		"in the second run":                               {Hooks{}, childLife{runs: 5 * time.Second, exit: 1}, RestartOnFailure, 8 * time.Second, "failed"},
 		"while it rests between two starts":               {Hooks{}, childLife{runs: 5 * time.Second, exit: 1}, RestartOnFailure, 5500 * time.Millisecond, "failed"},
 		"an end that isn't for good, in the acquire hook": {Hooks{OnAcquire: Command{Path: "/bin/hook"}}, childLife{runs: 5 * time.Second, exit: 1, leaves: 2 * time.Second}, RestartOnFailure, 7 * time.Second, "failed"},
 	} {

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -20,16 +21,16 @@ func target(path string) (string, error) {
 		return "", err
 	}
 	if _, err := os.Lstat(path); err == nil {
-		if path, err = filepath.EvalSymlinks(path); err != nil {
+		if path, err = follow(path); err != nil {
 			return "", err
 		}
 		fi, err := os.Stat(path)
-		if err != nil {
-			return "", err
-		}
-		if !fi.Mode().IsRegular() {
+		if err == nil && !fi.Mode().IsRegular() {
 			// A rename to /dev/null would replace it, for everybody.
 			return "", fmt.Errorf("%s is not a regular file", path)
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return "", err
 		}
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return "", err
@@ -41,6 +42,26 @@ func target(path string) (string, error) {
 	}
 	f.Close()
 	return path, os.Remove(f.Name())
+}
+
+// follow is where symbolic links lead, also to a file that isn't there yet.
+func follow(path string) (string, error) {
+	for range 40 { // as the kernel does
+		if strings.HasPrefix(path, "/proc/") || strings.HasPrefix(path, "/dev/fd/") {
+			// What a shell has opened there (>>log) would be replaced by a new file.
+			return "", fmt.Errorf("%s is an open file, not one that can be replaced", path)
+		}
+		to, err := os.Readlink(path)
+		if err != nil { // no link, or not there
+			dir, err := filepath.EvalSymlinks(filepath.Dir(path))
+			return filepath.Join(dir, filepath.Base(path)), err
+		}
+		if !filepath.IsAbs(to) {
+			to = filepath.Join(filepath.Dir(path), to)
+		}
+		path = to
+	}
+	return "", fmt.Errorf("%s has too many symbolic links", path)
 }
 
 // replace makes content the whole content of path: a reader, and a machine that loses its

@@ -137,7 +137,7 @@ func TestBadTargets(t *testing.T) {
 	must(os.WriteFile(filepath.Join(dir, "file"), nil, 0o600))
 	must(os.Mkdir(filepath.Join(dir, "folder.prom"), 0o700))
 	must(syscall.Mkfifo(filepath.Join(dir, "fifo.prom"), 0o600))
-	must(os.Symlink("nowhere.prom", filepath.Join(dir, "dangling.prom")))
+	must(os.Symlink("none/nowhere.prom", filepath.Join(dir, "dangling.prom")))
 	must(os.Symlink("/dev/null", filepath.Join(dir, "null.prom")))
 	for path, want := range map[string]string{
 		"none/x.prom":   "no file can be made in " + dir + "/none: no such file or directory",
@@ -158,7 +158,13 @@ func TestBadTargets(t *testing.T) {
 			}
 		}
 	}
-	for _, path := range []string{"", dir, "/dev/null", "/proc/version"} {
+	must(os.Symlink("new.json", filepath.Join(dir, "link.json")))
+	if r, err := NewResultFile(filepath.Join(dir, "link.json")); err != nil || r.Write(Run{Name: "x"}) != nil {
+		t.Errorf("a link to a file that isn't there yet: %v", err)
+	} else if _, err := os.Lstat(filepath.Join(dir, "new.json")); err != nil {
+		t.Error(err)
+	}
+	for _, path := range []string{"", dir, "/dev/null", "/proc/version", "/dev/stdout", "/dev/fd/0"} {
 		if _, err := NewResultFile(path); err == nil {
 			t.Errorf("%q is taken", path)
 		}
