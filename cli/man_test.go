@@ -176,6 +176,9 @@ func manFlag(f cli.DocGenerationFlag) string {
 	}
 	text := ".It " + head + "\n"
 	usage := f.GetUsage()
+	for _, v := range f.GetEnvVars() {
+		usage = strings.TrimSuffix(usage, " ("+v+")") // it comes below
+	}
 	usage = strings.ToUpper(usage[:1]) + usage[1:]
 	before, rest, _ := strings.Cut(usage, "`")
 	text += roff(before)
