@@ -1,5 +1,6 @@
 # What there is to do with this tree; `make` lists it. No target needs a terminal or an
-# input, only hosts needs root, and all but install leave the machine as it was.
+# input. hosts, test-packages and test-systemd need root. test-packages may install Debian's
+# tools; else all but install and uninstall leave the machine as it was.
 
 GO      ?= go
 PREFIX  ?= /usr/local

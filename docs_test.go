@@ -68,7 +68,7 @@ func TestDocs(t *testing.T) {
 // untested are the blocks that no test runs, by file and first line, and why.
 var untested = map[string]string{
 	"README.md: UPDATE report SET body = 'new', fence = 25 WHERE id = 1 AND fence <= 25;   -- no row changed: stop": "docs/fencing.md has it as a recipe, which TestFencing runs",
-	"docs/copies.md: onlyone status worker        all copies, and who waits":                                        "the transcripts of status and history have it",
+	"docs/copies.md: onlyone status worker        # all copies, and who waits":                                      "the transcripts of status and history have it",
 	"docs/systemd.md: echo 'COMMAND=/usr/local/bin/billing --port 8080' >/etc/default/onlyone-billing":              "internal/booted starts the template under a real systemd",
 	"docs/metrics.md: time() - max by (name) (onlyone_last_success_timestamp_seconds)":                              "an expression for Prometheus; the alert with it is played by TestPromtool",
 	"docs/telling.md: name: backup": "what a ping sends; held by the tests of telling",

@@ -45,11 +45,9 @@ func TestInstall(t *testing.T) {
 		"share/fish/vendor_completions.d/onlyone.fish",
 		"share/zsh/site-functions/_onlyone",
 	}
-	for _, dir := range []string{"docs/man", "packaging/man"} {
-		pages, _ := filepath.Glob(filepath.Join(tree, dir, "*.[1-9]"))
-		for _, page := range pages {
-			want = append(want, "share/man/man"+page[len(page)-1:]+"/"+filepath.Base(page))
-		}
+	pages, _ := filepath.Glob(filepath.Join(tree, "docs/man", "*.[1-9]"))
+	for _, page := range pages {
+		want = append(want, "share/man/man"+page[len(page)-1:]+"/"+filepath.Base(page))
 	}
 	slices.Sort(want)
 	if got := filesBelow(t, filepath.Join(dest, "opt/onlyone")); !slices.Equal(got, want) {

@@ -282,7 +282,7 @@ func TestBadInput(t *testing.T) {
 		{"-s FOO", []string{"run", "-s", "FOO", "a", "--", "x"}, []string{`-s "FOO" is not a signal`, "TERM"}},
 		{"-s 0", []string{"run", "-s", "0", "a", "--", "x"}, []string{`-s "0" is not a signal`}},
 		{"-s STOP", []string{"run", "--signal", "STOP", "a", "--", "x"}, []string{`--signal "STOP" suspends`}},
-		{"--log-format xml", []string{"run", "--log-format", "xml", "a", "--", "x"}, []string{`--log-format "xml" is none of human, json`}},
+		{"--log-format xml", []string{"run", "--log-format", "xml", "a", "--", "x"}, []string{`--log-format "xml" is not one of human, json`}},
 		{"--prefix /x", []string{"run", "--prefix", "/x", "a", "--", "x"}, []string{`--prefix "/x" begins with '/'`, `try "x"`}},
 		{"--prefix empty", []string{"run", "--prefix=", "a", "--", "x"}, []string{`--prefix "" is empty`}},
 		{"--fence-cmd empty", []string{"run", "--fence-cmd", "", "a", "--", "x"}, []string{"--fence-cmd is empty", "unset?"}},
@@ -317,7 +317,7 @@ func TestBadVariables(t *testing.T) {
 		{"ONLYONE_CONFLICT_EXIT_CODE", "256", `the variable ONLYONE_CONFLICT_EXIT_CODE: "256" is not an exit code`},
 		{"ONLYONE_SIGNAL", "FOO", `the variable ONLYONE_SIGNAL: "FOO" is not a signal`},
 		{"ONLYONE_PREFIX", "a b", `the variable ONLYONE_PREFIX: "a b" has a space`},
-		{"ONLYONE_LOG_FORMAT", "xml", `the variable ONLYONE_LOG_FORMAT: "xml" is none of human, json`},
+		{"ONLYONE_LOG_FORMAT", "xml", `the variable ONLYONE_LOG_FORMAT: "xml" is not one of human, json`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Setenv(test.name, test.value)

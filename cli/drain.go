@@ -21,7 +21,7 @@ const drainHelp = `onlyone drain [--for DUR] [--finish] [--reason TEXT]
   onlyone drain --reason "new kernel"     before a reboot, which undoes it
   onlyone drain --for 1h --finish         what runs may end by itself
 
-This host begins nothing more, and what runs here is stopped in order, so that
+This host begins nothing more, and what runs here is stopped gracefully, so that
 another host takes over. It lasts until "onlyone undrain" or a reboot. It is a
 file on this host, so it works while Consul is away: as root for everybody, in
 /run/onlyone; else for the same user, in XDG_RUNTIME_DIR/onlyone. With
@@ -39,7 +39,7 @@ This host may run commands again: it undoes "onlyone drain" of the same user.
 const forHost = "This host"
 
 func runtimeDirFlag() cli.Flag {
-	return &cli.StringFlag{Name: "runtime-dir", Category: forHost, Usage: "the file of drain is in `DIR`", EnvVars: variable("runtime-dir")}
+	return &cli.StringFlag{Name: "runtime-dir", Category: forHost, Usage: "`DIR` of drain.json, the file that drain writes", EnvVars: variable("runtime-dir")}
 }
 
 func (in *invocation) drainCommand() *cli.Command {
@@ -187,7 +187,7 @@ func (in *invocation) printDrain(s drain.State, asJSON bool) error {
 		}
 		return json.NewEncoder(in.stdout).Encode(r)
 	}
-	what, who, until := "what runs here is stopped in order", "for all of this host", "onlyone undrain"
+	what, who, until := "what runs here is stopped gracefully", "for all of this host", "onlyone undrain"
 	if s.Finish {
 		what = "what runs here may come to its end"
 	}

@@ -30,12 +30,14 @@ Commands:
   drain, undrain                       begin nothing on this host; again
   doctor [NAME]                        try all that a run needs
   systemd NAME -- CMD                  print a unit, or a timer, that runs it
+  release                              for ExecStopPost= of such a unit
   version, help [COMMAND], completion bash|zsh|fish
 
 Exit codes: CMD's own, or 64 usage, 69 Consul isn't there, 70 onlyone failed,
 75 the lock is taken, 77 not allowed, 78 impossible settings, 79 the lock was
-lost and CMD was stopped in time, 80 it was lost and CMD may be alive, 126 CMD
-can't be executed, 127 it isn't found.
+lost and CMD was stopped in time, 80 it was lost and CMD may be alive, 124
+--max-runtime is over, 137 and SIGKILL was needed, 126 CMD can't be executed,
+127 it isn't found.
 `
 
 const runHelp = `onlyone run [flags] [NAME] -- CMD [ARG...]

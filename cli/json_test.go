@@ -19,7 +19,8 @@ func TestJSONPage(t *testing.T) {
 		documented[m[1]] = true
 	}
 	written := map[string]bool{}
-	for _, v := range []any{locksJSON{}, historyJSON{}, checkJSON{}, stepDownJSON{}, pauseJSON{}, unlockJSON{}, resizeJSON{}} {
+	for _, v := range []any{locksJSON{}, historyJSON{}, checkJSON{}, stepDownJSON{}, pauseJSON{}, unlockJSON{}, resizeJSON{},
+		doctorReport{}, drainReport{}, claimJSON{}, explanation{}} {
 		fields(reflect.TypeOf(v), written)
 	}
 	for name := range written {
@@ -27,7 +28,7 @@ func TestJSONPage(t *testing.T) {
 			t.Errorf("docs/json.md has no `%s`", name)
 		}
 	}
-	for word := range strings.FieldsSeq(`status ls history check pause resume unlock resize held free foreign null
+	for word := range strings.FieldsSeq(`status ls history check pause resume unlock resize doctor drain undrain verify held free foreign null ok warn fail
 		exited signaled stopped timeout lost failed begun ended asked refused`) {
 		written[word] = true // commands and values
 	}

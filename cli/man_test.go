@@ -45,9 +45,14 @@ func manCommands(t *testing.T) []*cli.Command {
 	return slices.DeleteFunc(build(), func(c *cli.Command) bool { return c.Hidden })
 }
 
+// sharedPages are the commands that are on another one's page. Theirs refers to it.
+func sharedPages() map[string]string {
+	return map[string]string{"resume": "pause", "undrain": "drain"}
+}
+
 // manPage is the page that a command is on: some share one.
 func manPage(command string) string {
-	if first, ok := map[string]string{"resume": "pause", "undrain": "drain"}[command]; ok {
+	if first, ok := sharedPages()[command]; ok {
 		command = first
 	}
 	if command == "version" {
@@ -176,6 +181,9 @@ func manFlag(f cli.DocGenerationFlag) string {
 	}
 	text := ".It " + head + "\n"
 	usage := f.GetUsage()
+	for _, v := range f.GetEnvVars() {
+		usage = strings.TrimSuffix(usage, " ("+v+")") // it comes below
+	}
 	usage = strings.ToUpper(usage[:1]) + usage[1:]
 	before, rest, _ := strings.Cut(usage, "`")
 	text += roff(before)
@@ -207,7 +215,7 @@ func roff(s string) string {
 	return s + "\n"
 }
 
-// allPages are the names of the pages.
+// allPages are the names of the pages, but for those that only refer to another one.
 func allPages(t *testing.T) (names []string) {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(manDir, "*.[1-9]"))
@@ -215,9 +223,21 @@ func allPages(t *testing.T) (names []string) {
 		t.Fatalf("no pages in %s: %v", manDir, err)
 	}
 	for _, p := range paths {
-		names = append(names, filepath.Base(p))
+		name := filepath.Base(p)
+		if _, ok := sharedPages()[strings.TrimSuffix(strings.TrimPrefix(name, "onlyone-"), ".1")]; !ok {
+			names = append(names, name)
+		}
 	}
 	return names
+}
+
+// TestManShared: man finds a command that is on another one's page.
+func TestManShared(t *testing.T) {
+	for command, first := range sharedPages() {
+		if got, want := readPage(t, "onlyone-"+command+".1"), ".so man1/onlyone-"+first+".1\n"; got != want {
+			t.Errorf("onlyone-%s.1 has %q, want %q", command, got, want)
+		}
+	}
 }
 
 // TestManNames: no page is left of a command that isn't there any more, each is called as it

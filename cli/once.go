@@ -26,7 +26,7 @@ func onceFlags() (flags []cli.Flag, read func(*cli.Context) (Once, error)) {
 	}
 	flags = []cli.Flag{
 		text("once-per", "run once in each `PERIOD`: 1d, cron:EXPR, id:STRING"),
-		valueFlag(forOnce, "retry", "", retry, "again `WHEN`: on-crash, on-failure, never (on-crash)"),
+		valueFlag(forOnce, "retry", "", retry, "repeat a period `WHEN`: on-crash, on-failure, never"),
 		text("time-zone", "periods begin by the clock of `ZONE` (UTC)"),
 		valueFlag(forOnce, "early", "", early, "a start `DUR` too early is the next period's (10s)"),
 	}
@@ -36,7 +36,7 @@ func onceFlags() (flags []cli.Flag, read func(*cli.Context) (Once, error)) {
 		if per == "" {
 			for _, name := range []string{"retry", "time-zone", "early"} {
 				if c.IsSet(name) {
-					return o, usageError("try: --once-per 1h", "--%s says nothing without --once-per", name)
+					return o, usageError("try: --once-per 1h", "--%s has no effect without --once-per", name)
 				}
 			}
 			if c.IsSet("once-per") {

@@ -62,7 +62,7 @@ func (in *invocation) pauseCommand() *cli.Command {
 
   onlyone pause --for 2h --reason "bucket repair" backup
 
-Each holder stops its command in order and releases the lock; contenders wait.
+Each holder stops its command gracefully and releases the lock; contenders wait.
 It ends by itself, by the clocks of the contenders' hosts, or with: onlyone
 resume NAME. An earlier pause is replaced.
 `,

@@ -90,7 +90,7 @@ const (
 	forWaiting = "Waiting"
 	forOnce    = "Once"
 	forHooks   = "Hooks (run by /bin/sh, bounded by the lease)"
-	forLease   = "Lease"
+	forLease   = "Lock and lease"
 	forCommand = "Command"
 	forTelling = "Messages"
 	forConsul  = "Consul"
@@ -134,38 +134,37 @@ func (in *invocation) runCommand() *cli.Command {
 			boolean(forWaiting, "no-wait", "n", "don't wait if another host has the lock"),
 			flag(forWaiting, "wait", "w", wait, "wait for the lock at most `DUR` (default: for ever)"),
 			flag(forWaiting, "conflict-exit-code", "E", conflict, "exit with `N` if another host has the lock (75)"),
-			text(forWaiting, "host", "call this host `NAME` in records (its host name)"),
 			copiesFlag(copies),
 			flag(forWaiting, "splay", "", splay, "contend up to `DUR` later, by host and period"),
 			flag(forWaiting, "start-deadline", "", startDeadline, "don't start `DUR` after the period's beginning"),
-			flag(forWaiting, "prefix", "", prefix, "keep the lock's keys below `PATH` (onlyone)"),
+			text(forHost, "host", "call this host `NAME` in records (its host name)"),
 			runtimeDirFlag(),
 		}, once, []cli.Flag{
-
+			flag(forLease, "prefix", "", prefix, "keep the lock's keys below `PATH` (onlyone)"),
 			flag(forLease, "lease", "", lease, "believe the lock for `DUR` after a check (20s)"),
-			flag(forLease, "kill-after", "k", killAfter, "if it is lost, SIGKILL comes `DUR` after SIGTERM (4s)"),
-			flag(forLease, "ttl", "", ttl, "miss a silent host after `DUR` (10s, the least)"),
+			flag(forLease, "kill-after", "k", killAfter, "if the lock is lost: SIGKILL `DUR` after SIGTERM (4s)"),
+			flag(forLease, "ttl", "", ttl, "notice a silent host after `DUR` (10s, the minimum)"),
 			flag(forLease, "poll", "", poll, "check the lock every `DUR` (2s)"),
 			&cli.StringSliceFlag{Name: "check", Category: forLease, Usage: "lose the lock with check `ID`, too (repeatable)", EnvVars: variable("check"), KeepSpace: true},
 			&cli.StringFlag{Name: "session-node", Category: forLease, Usage: "tie the session to `NODE` instead of the agent's own", EnvVars: variable("session-node")},
 			withoutVariables(boolean(forLease, "explain", "", "print the time budget and end"))[0],
 
 			flag(forCommand, "signal", "s", sig, "ask CMD to stop with `SIG` (TERM)"),
-			flag(forCommand, "stop-timeout", "", stopTimeout, "SIGKILL comes `DUR` after that (30s)"),
-			flag(forCommand, "max-runtime", "", maxRuntime, "stop a start of CMD after `DUR`: exit 124, 137"),
+			flag(forCommand, "stop-timeout", "", stopTimeout, "send SIGKILL `DUR` after the stop signal (30s)"),
+			flag(forCommand, "max-runtime", "", maxRuntime, "stop CMD after `DUR`, SIGKILL --kill-after later"),
 			flag(forCommand, "min-hold", "", minHold, "keep the lock for `DUR` at least, if CMD ends sooner"),
 			flag(forCommand, "restart", "", restart, "start CMD again `WHEN`: on-failure, always (no)"),
-			flag(forCommand, "restart-delay", "", restartDelay, "after `DUR`, doubled up to 1m (1s)"),
-			flag(forCommand, "max-restarts", "", maxRestarts, "`N` times, then the lock goes to the next host"),
+			flag(forCommand, "restart-delay", "", restartDelay, "wait `DUR` before a restart, doubled up to 1m (1s)"),
+			flag(forCommand, "max-restarts", "", maxRestarts, "after `N` restarts give the lock to the next host"),
 			flag(forCommand, "on-lost", "", onLost, "if the lock was lost: `HOW`, exit or wait (exit)"),
 			boolean(forCommand, "drop-consul-token", "", "don't show CMD Consul's token"),
 			boolean(forCommand, "pid-namespace", "", "run CMD in a PID namespace of its own (as root)"),
 
 			text(forHooks, "fence-cmd", "`CMD` must end with 0 if the last holder died"),
-			text(forHooks, "on-acquire", "`CMD` before the command"),
-			text(forHooks, "on-release", "`CMD` after it, before the release"),
-			text(forHooks, "on-loss", "`CMD` when the lock was lost and the command is dead"),
-			flag(forHooks, "hook-timeout", "", hookTimeout, "stop each after `DUR` (30s)"),
+			text(forHooks, "on-acquire", "run `CMD` before the command"),
+			text(forHooks, "on-release", "run `CMD` after the command, before the release"),
+			text(forHooks, "on-loss", "run `CMD` when the lock is lost and the command dead"),
+			flag(forHooks, "hook-timeout", "", hookTimeout, "stop each hook after `DUR` (30s)"),
 
 			boolean(forTelling, "quiet", "q", "say only what went wrong"),
 			&cli.BoolFlag{Name: "verbose", Aliases: []string{"v"}, Category: forTelling, Usage: "say what happens; -vv: each failed attempt, too", EnvVars: variable("verbose"), Count: &verbosity},
@@ -174,7 +173,7 @@ func (in *invocation) runCommand() *cli.Command {
 			flag(forTelling, "notify", "", notify, "up for systemd `WHEN`: standby, running, child"),
 			text(forTelling, "result-file", "write how it ended to `FILE`, as JSON"),
 			text(forTelling, "ping", "tell `URL`: /start, and /EXIT at the end"),
-			text(forTelling, "ping-file", "`FILE` with that URL"),
+			text(forTelling, "ping-file", "read the URL of --ping from `FILE`"),
 			text(forTelling, "metrics-listen", "serve /metrics, /healthz, /leader on `ADDR`"),
 			text(forTelling, "metrics-file", "write metrics to `FILE`, for node_exporter"),
 			withoutVariables(boolean(forTelling, "help-all", "", "print all flags"))[0],

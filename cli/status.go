@@ -35,7 +35,8 @@ func (in *invocation) statusCommand() *cli.Command {
   onlyone status --watch backup      again on each change
 
 Without NAME: all locks. NAME/2 is copy 2 of a lock with copies.
-Exit codes: 0 all are held, 1 one isn't, 69 Consul isn't there, 77 not allowed.
+Exit codes: 0 all that were named are held, 1 one isn't, 69 Consul isn't there,
+77 not allowed.
 `,
 		Flags: []cli.Flag{
 			boolFlag("", "watch", "", "go on, and print it again on each change"),

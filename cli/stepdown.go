@@ -25,7 +25,7 @@ func (in *invocation) stepDownCommand() *cli.Command {
 
   onlyone step-down --reason "kernel upgrade" --wait backup
 
-The holder stops its command in order, releases the lock, and waits a while
+The holder stops its command gracefully, releases the lock, and waits a while
 before it contends again. With copies: NAME/2, or --all.
 Exit codes: 0 done (without --wait: asked), 75 nobody holds it, 79 the holder
 lost the lock instead of handing over, 124 it didn't stop in time, and isn't
@@ -98,7 +98,7 @@ type stepDown struct {
 
 func (s *stepDown) ask(t consulsession.Target, from consulsession.Party) error {
 	if from.Host == "" {
-		return &exitError{code: exitConflict, what: fmt.Errorf("it is held by %s, which takes no orders", from),
+		return &exitError{code: exitConflict, what: fmt.Errorf("it is held by %s, which takes no requests", from),
 			hint: "stop it where it runs; if all else fails: " + s.command(fmt.Sprintf("unlock %s --force", t))}
 	}
 	a, err := s.StepDown(s.ctx(), t, from, s.c.String("reason"))

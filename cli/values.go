@@ -145,7 +145,7 @@ func (v *choiceValue) Set(s string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%q is none of %s", s, strings.Join(v.of, ", "))
+	return fmt.Errorf("%q is not one of %s", s, strings.Join(v.of, ", "))
 }
 
 func (v *choiceValue) String() string {

@@ -91,7 +91,7 @@ var sessionID = sync.OnceValue(func() *regexp.Regexp {
 
 // settleClaim finds out what is asked for, and refuses what can't have come from a run.
 func (in *invocation) settleClaim(claim *consulsession.Claim, name, prefix string) error {
-	const inside = "it belongs into a command of onlyone: onlyone run NAME -- sh -c 'onlyone verify && ...'; else give --name and --session"
+	const inside = "run it inside a command of onlyone: onlyone run NAME -- sh -c 'onlyone verify && ...'; else give --name and --session"
 	switch {
 	case name != "" && in.typed["key"] > 0:
 		return usageError("leave one out", "--key and --name say the same")

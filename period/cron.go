@@ -151,7 +151,7 @@ func (f field) value(text string) (int, error) {
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || strings.Trim(text, "0123456789") != "" {
-		return 0, fmt.Errorf("the %s %q is no number, range (1-5), list (1,3) or step (*/5)", f.name, short(text))
+		return 0, fmt.Errorf("the %s %q is not a number, range (1-5), list (1,3) or step (*/5)", f.name, short(text))
 	}
 	if n < f.low || n > f.high {
 		return 0, fmt.Errorf("the %s %d isn't from %d to %d", f.name, n, f.low, f.high)

@@ -69,11 +69,11 @@ func parseLength(text string) (time.Duration, error) {
 	for rest := text; rest != ""; {
 		m := part().FindStringSubmatch(rest)
 		if m == nil {
-			return 0, fmt.Errorf("%q is no period; %s", short(text), examples)
+			return 0, fmt.Errorf("%q is not a period; %s", short(text), examples)
 		}
 		n, err := strconv.ParseInt(m[1], 10, 64)
 		if err != nil {
-			return 0, fmt.Errorf("%q is no period; %s", short(text), examples)
+			return 0, fmt.Errorf("%q is not a period; %s", short(text), examples)
 		}
 		unit, err := unitOf(text, m[2])
 		if err != nil {
@@ -99,7 +99,7 @@ func unitOf(text, name string) (time.Duration, error) {
 	}
 	switch name {
 	case "":
-		return 0, fmt.Errorf("%q: a number is followed by no unit (w, d, h, m or s), or is no whole one; %s", short(text), examples)
+		return 0, fmt.Errorf("%q: a number is followed by no unit (w, d, h, m or s), or is not a whole one; %s", short(text), examples)
 	case "ms", "us", "µs", "μs", "ns":
 		return 0, fmt.Errorf("%q: a period is at least 1s, in whole seconds; %s", short(text), examples)
 	case "mo", "month", "months", "y", "year", "years":

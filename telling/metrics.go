@@ -170,7 +170,7 @@ var liveMetrics = []liveMetric{
 		func(m *Metrics, s series) { s.set(float64(m.of), m.name) }},
 	{Desc{"onlyone_fence_token", "gauge", byName, "The fencing token of this process's term; 0: it doesn't hold the lock."},
 		func(m *Metrics, s series) { s.set(float64(m.token), m.name) }},
-	{Desc{"onlyone_lease_remaining_seconds", "gauge", byName, "What is left of the lease; 0: none."},
+	{Desc{"onlyone_lease_remaining_seconds", "gauge", byName, "Seconds until SIGKILL if no newer proof comes; 0: none."},
 		func(m *Metrics, s series) { s.set(m.leaseLeft().Seconds(), m.name) }},
 	{Desc{"onlyone_runs_total", "counter", []string{"name", "outcome"}, "Runs of this process that have ended, by outcome."},
 		func(m *Metrics, s series) { s.each(m.runs, append(slices.Clone(outcomes), other), m.name) }},
