@@ -19,7 +19,8 @@ const (
 	kindRides kind = "rides"
 	// kindMoves: the job has to move.
 	kindMoves kind = "moves"
-	// kindMay: it may, and that isn't onlyone's choice alone (an election takes its time).
+	// kindMay: it may, and that isn't onlyone's choice alone (an election takes its time, and
+	// so does TCP after a cut).
 	kindMay kind = "may"
 	// kindToken: it frees the lock at once, or stops a host whole. No lock can keep two
 	// apart then, only a token can. Overlaps are counted apart.
@@ -114,13 +115,13 @@ func faults() []fault {
 	fromServers, toServers := "ip saddr "+servers()+" drop", "ip daddr "+servers()+" drop"
 	return []fault{
 		{"cut", "the host is cut off for 60 s", partNetwork, kindMoves, long, drop("drop", "drop")},
-		{"cut-short", "the host is cut off for 10 s", partNetwork, kindRides, short, drop("drop", "drop")},
-		{"cut-edge", "the host is cut off for 12.5 s", partNetwork, kindRides, edge, drop("drop", "drop")},
+		{"cut-short", "the host is cut off for 10 s", partNetwork, kindMay, short, drop("drop", "drop")},
+		{"cut-edge", "the host is cut off for 12.5 s", partNetwork, kindMay, edge, drop("drop", "drop")},
 		{"unplug", "its cable is out for 60 s", partNetwork, kindMoves, long, unplug},
 		{"deaf", "it hears nothing for 60 s, but is heard", partNetwork, kindMoves, long, drop("drop", "")},
 		{"mute", "it isn't heard for 60 s, but hears", partNetwork, kindMoves, long, drop("", "drop")},
 		{"no-servers", "it is cut off from the servers only, 60 s", partNetwork, kindMoves, long, drop(fromServers, toServers)},
-		{"no-servers-short", "it is cut off from the servers only, 10 s", partNetwork, kindRides, short, drop(fromServers, toServers)},
+		{"no-servers-short", "it is cut off from the servers only, 10 s", partNetwork, kindMay, short, drop(fromServers, toServers)},
 		{"flap", "its link is cut for 3 s, ten times in a minute", partNetwork, kindMay, 0, flap},
 		{"loss", "30% of its packets are lost each way for 30 s", partNetwork, kindMay, 30 * time.Second,
 			drop("numgen random mod 100 < 30 drop", "numgen random mod 100 < 30 drop")},
@@ -172,6 +173,15 @@ func faults() []fault {
 		{"snapshot-restored", "an operator restores a snapshot from before", partConsul, kindToken, 0, restoreSnapshot},
 		{"host-freeze", "every process of the host is frozen for 60 s", partNetwork, kindToken, long, hostFreeze},
 	}
+}
+
+// silence is how long a cut may be for TCP to go on in time: it sends again 6.3 s after the
+// first try, and then only after 12.6 s.
+const silence = 6 * time.Second
+
+// cuts says that packets are lost, all of them.
+func (f fault) cuts() bool {
+	return slices.Contains([]string{"cut", "cut-short", "cut-edge", "unplug", "deaf", "mute", "no-servers", "no-servers-short"}, f.name)
 }
 
 func faultByName(name string) (fault, bool) {

@@ -84,8 +84,12 @@ func (l *lab) choose(rnd *rand.Rand) (f fault, host int, follow bool, pause time
 		return f, host, follow, pause
 	}
 	f.lasts = max(lasts, 200*time.Millisecond)
-	switch f.kind {
-	case kindRides, kindMoves:
+	switch {
+	case f.cuts():
+		if f.kind = kindMay; f.lasts <= silence {
+			f.kind = kindRides
+		}
+	case f.kind == kindRides, f.kind == kindMoves:
 		// What kills the command moves it; an election, or a guard that can't acknowledge,
 		// has a time of its own.
 		if f.name == "host-dead" {
