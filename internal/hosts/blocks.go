@@ -151,7 +151,7 @@ func (b *benchReport) row(metric, what string) string {
 }
 
 // telling are the faults that stand in README.md and compare.md.
-var telling = []string{"cut", "hang", "agent-freeze-short", "keeper-kill", "child-kill", "leader-freeze-long"}
+var telling = []string{"cut", "hang", "agent-freeze-short", "keeper-kill", "child-kill"}
 
 // blocks are the texts by the names that stand in the comments.
 func (r *results) blocks(bench *benchReport) map[string]string {

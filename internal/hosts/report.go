@@ -273,16 +273,21 @@ func (r *results) how(w writer) {
 		if i > 0 && run.file == r.runs[i-1].file {
 			continue
 		}
-		var more, dates []string
+		var made, dates []string
 		for _, other := range r.runs[i:] {
-			if other.file == run.file {
-				more, dates = append(more, seedOf(other.Command)), append(dates, other.Date)
+			if other.file != run.file {
+				continue
+			}
+			dates = append(dates, other.Date)
+			if seed := seedOf(other.Command); seed != "" && len(made) > 0 {
+				made = append(made, "SEED="+seed)
+			} else {
+				made = append(made, "`"+other.Command+"`")
 			}
 		}
-		made, when := "`"+run.Command+"`", dates[0]
-		if len(more) > 1 {
-			made += ", and with SEED=" + strings.Join(more[1:], ", ")
-			when += " to " + dates[len(dates)-1]
+		when := slices.Min(dates)
+		if last := slices.Max(dates); last != when {
+			when += " to " + last
 		}
 		var versions []string
 		for _, name := range []string{"onlyone", "consul", "etcdctl", "flock", "kernel"} {
@@ -293,7 +298,7 @@ func (r *results) how(w writer) {
 		if v := run.Versions["commit"]; v != "" {
 			versions = append(versions, "commit "+v)
 		}
-		w("| [%s](results/%s) | %s | %s | %s |", run.file, run.file, made, when, strings.Join(versions, "; "))
+		w("| [%s](results/%s) | %s | %s | %s |", run.file, run.file, strings.Join(made, ", "), when, strings.Join(versions, "; "))
 	}
 	w("")
 	if len(r.runs) > 0 {
