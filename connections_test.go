@@ -165,8 +165,18 @@ func TestConnectionLimit(t *testing.T) {
 
 		crowd.join(20)
 		j.await("some of them are refused", func() bool { return crowd.refused.Load() > 0 })
-		one := j.run("", j.child(consultest.ChildOptions{Tag: "one", For: 20 * time.Millisecond})...)
-		j.await("it says what the limit is", func() bool { return strings.Contains(one.stderr(), "http_max_conns_per_client") })
+		// Between two of its watches a contender may lose its place to one that comes, so more come
+		// until one gets none.
+		var more []*proc
+		var one *proc
+		var next time.Time
+		j.await("one more says what the limit is", func() bool {
+			if time.Now().After(next) && len(more) < 6 {
+				one, next = j.run("", j.child(consultest.ChildOptions{Tag: "one", For: 20 * time.Millisecond})...), time.Now().Add(5*time.Second)
+				more = append(more, one)
+			}
+			return strings.Contains(one.stderr(), "http_max_conns_per_client")
+		})
 		t.Log(one.stderr())
 		oneLine(t, one.stderr(), j.s.Addr, "200 by default", "waiting")
 		refused := j.run("-n", "true")
@@ -176,7 +186,9 @@ func TestConnectionLimit(t *testing.T) {
 		crowd.leave(len(crowd.leavers)) // their cancelled watches keep their places for some seconds
 		open()
 		holder.wait(0)
-		one.wait(0)
+		for _, p := range more {
+			p.wait(0)
+		}
 		consultest.NoOverlap(t, j.intervals())
 		j.run("-n", "true").wait(0) // and Consul is as before
 		j.sweep()

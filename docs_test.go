@@ -197,7 +197,8 @@ func (r *docRun) holder(name string) (stop func()) {
 
 func (r *docRun) held(b docBlock) {
 	defer r.holder(regexp.MustCompile(`onlyone run (?:-\S+ )*(\S+) -- `).FindStringSubmatch(r.last.text)[1])()
-	r.same(r.sh(0, r.last.text), b.text)
+	prefix := regexp.MustCompile(` --prefix \S+`) // the tests', in hints
+	r.same(prefix.ReplaceAllString(r.sh(0, r.last.text), ""), b.text)
 }
 
 func (r *docRun) commands(b docBlock) {
