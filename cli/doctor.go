@@ -283,10 +283,7 @@ func (in *invocation) lookAtHost(o doctorOptions, out *findings) {
 		out.ok("messages", "only what went wrong; -v for more")
 	}
 	drained, err := drain.Read(o.drains, time.Now())
-	undrain := "onlyone undrain"
-	if o.runtimeDir != "" {
-		undrain += " --runtime-dir " + o.runtimeDir
-	}
+	undrain := undrainLine(o.runtimeDir)
 	switch {
 	case err != nil:
 		out.warn("drain", undrain, "this host is drained, since %v", err)

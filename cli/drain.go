@@ -77,6 +77,14 @@ func (in *invocation) drainCommand() *cli.Command {
 	return c
 }
 
+// undrainLine is what to type to end a drain.
+func undrainLine(runtimeDir string) string {
+	if runtimeDir == "" {
+		return "onlyone undrain"
+	}
+	return "onlyone undrain --runtime-dir " + runtimeDir
+}
+
 func (in *invocation) undrainCommand() *cli.Command {
 	c := &cli.Command{
 		Name:        "undrain",
@@ -187,7 +195,7 @@ func (in *invocation) printDrain(s drain.State, asJSON bool) error {
 		}
 		return json.NewEncoder(in.stdout).Encode(r)
 	}
-	what, who, until := "what runs here is stopped gracefully", "for all of this host", "onlyone undrain"
+	what, who, until := "what runs here is stopped gracefully", "for all of this host", undrainLine("")
 	if s.Finish {
 		what = "what runs here may come to its end"
 	}
@@ -196,7 +204,7 @@ func (in *invocation) printDrain(s drain.State, asJSON bool) error {
 		who = "for this user on this host (for all of it: as root)"
 	case dir != drain.Dirs("")[0]:
 		who = "for those on this host that have ONLYONE_RUNTIME_DIR=" + dir
-		until += " --runtime-dir " + dir
+		until = undrainLine(dir)
 	}
 	switch {
 	case strings.HasPrefix(s.File, "/run/user/"):

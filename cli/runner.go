@@ -411,7 +411,7 @@ func (r *runner) notAcquired(err error, c *consulsession.Contender) error {
 		return r.conflict(missed, "to see what ran: "+commandLine(r.o.Prefix, "history "+r.o.Name))
 	}
 	if paused, ok := errors.AsType[*consulsession.PausedError](err); ok {
-		return r.conflict(fmt.Errorf("the lock is %w; not waiting (-n)", paused), "to end that: "+commandLine(r.o.Prefix, "resume "+r.o.Name))
+		return r.conflict(fmt.Errorf("the lock is %w; not waiting (-n)", paused), r.resume())
 	}
 	if errors.Is(err, supervisor.ErrTooLate) {
 		return r.conflict(fmt.Errorf("not started within the %s of --start-deadline", formatDuration(r.o.StartDeadline)), see)
@@ -442,19 +442,18 @@ func (r *runner) waitOver(see string) error {
 	case state.On:
 		return r.conflict(fmt.Errorf("this host is %s; %s", state, over), r.undrain())
 	case q != nil && q.Paused != nil:
-		return r.conflict(fmt.Errorf("the lock is paused %s; %s", q.Paused, over), "to end that: "+commandLine(r.o.Prefix, "resume "+r.o.Name))
+		return r.conflict(fmt.Errorf("the lock is paused %s; %s", q.Paused, over), r.resume())
 	case q == nil:
 		return r.conflict(errors.New(over), see)
 	}
 	return r.conflict(fmt.Errorf("%s: %s", over, queueText(*q, time.Now())), see)
 }
 
-func (r *runner) undrain() string {
-	hint := "to end that: onlyone undrain"
-	if r.o.RuntimeDir != "" {
-		hint += " --runtime-dir " + r.o.RuntimeDir
-	}
-	return hint
+func (r *runner) undrain() string { return "to end that: " + undrainLine(r.o.RuntimeDir) }
+
+// resume is how to end a pause.
+func (r *runner) resume() string {
+	return "to end that: " + commandLine(r.o.Prefix, "resume "+r.o.Name)
 }
 
 func copiesHint(prefix string, bad *consulsession.CopiesError) string {
