@@ -100,7 +100,8 @@ func resolve(path string) (string, error) {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return "", problem(path, "it can't be found", err)
 	}
-	if _, err := os.Lstat(path); err == nil {
+	// What is there now and is no link was created a moment ago.
+	if info, err := os.Lstat(path); err == nil && info.Mode()&fs.ModeSymlink != 0 {
 		return "", &FileError{Path: path, Problem: "it is a symbolic link to nothing"}
 	}
 	dir, err := filepath.EvalSymlinks(filepath.Dir(path))

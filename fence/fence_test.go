@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -304,4 +305,30 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("%q was taken for %+v", text, r)
 		}
 	})
+}
+
+// A file that another one creates between two looks at its name is no link to nothing.
+func TestCreatedMeanwhile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state")
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				_ = os.WriteFile(path, nil, 0o600)
+				_ = os.Remove(path)
+			}
+		}
+	})
+	for range 20000 {
+		if got, err := resolve(path); err != nil {
+			t.Errorf("%s: %v", got, err)
+			break
+		}
+	}
+	close(stop)
+	wg.Wait()
 }

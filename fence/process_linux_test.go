@@ -227,6 +227,8 @@ func fifty(t *testing.T, same int) {
 		token := uint64(n/same + 1)
 		cmd := process(path, token, "/bin/sh", "-c", `echo begin $FENCE_TOKEN $$ >>"$0"; sleep 0.01; echo end $FENCE_TOKEN $$ >>"$0"`, log)
 		kill, after := random.IntN(2) == 0, time.Duration(random.IntN(300))*time.Millisecond
+		var said strings.Builder
+		cmd.Stderr = &said
 		wg.Go(func() {
 			if err := cmd.Start(); err != nil {
 				t.Error(err)
@@ -236,7 +238,10 @@ func fifty(t *testing.T, same int) {
 				time.Sleep(after)
 				_ = cmd.Process.Kill()
 			}
-			how := fmt.Sprint(cmd.Wait())
+			how := strings.TrimSpace(fmt.Sprint(cmd.Wait(), " ", said.String()))
+			if strings.HasPrefix(how, "exit status 79") {
+				how = "exit status 79"
+			}
 			mu.Lock()
 			ends[how]++
 			mu.Unlock()
