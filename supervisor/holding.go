@@ -359,7 +359,7 @@ func (h *holding) event(e Event, ok bool) {
 		h.Log.Warn().Msgf("%d %s the command: %s; stopping before the lock is released",
 			len(e.Leftovers), plural(len(e.Leftovers), "process outlived", "processes outlived"), strings.Join(e.Leftovers, ", "))
 	case TreeGone:
-		h.status, h.gone, h.killed = e.Status, true, e.Killed
+		h.status, h.gone, h.goneAt, h.killed = e.Status, true, e.At, e.Killed
 		if h.dead && e.At > h.endAt {
 			h.lateBy = e.At - h.endAt
 		}
@@ -512,7 +512,10 @@ func (h *holding) signal(s Signal) {
 			h.stop(s)
 		}
 	default: // meant for the command: a hook would be ended half-way by it
-		if !s.FromTerminal && h.main {
+		switch {
+		case !h.alive && endsContender(s.Signal): // resting, with nobody to forward it to
+			h.told, h.toldBy, h.stopped = true, s.Signal, true
+		case !s.FromTerminal && h.main:
 			h.guard.Signal(s.Signal)
 		}
 	}

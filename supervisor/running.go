@@ -17,6 +17,7 @@ type incarnation struct {
 	timedOut  bool   // it is stopped because its time is over
 	own       bool   // it has ended by itself, and what it left behind is being ended
 	gone      bool
+	goneAt    Instant // when the guard saw that; 0 if it didn't
 	status    syscall.WaitStatus
 	killed    bool // SIGKILL was needed
 	startErr  *Event
@@ -95,6 +96,9 @@ func (h *holding) command() Outcome {
 		h.Observer.State("running")
 		out := h.run(cmd, true, "running", h.MaxRuntime)
 		h.ended, h.cut = time.Now(), h.stopRequested() && !h.own
+		if h.goneAt > 0 { // this process may have been stopped since
+			h.ended = h.ended.Add(h.goneAt - h.Clock.Now())
+		}
 		h.Observer.Ended(h.result(out))
 		if h.Clock.Now()-start >= steadyRun {
 			h.quick, delay = 0, h.Restart.Delay

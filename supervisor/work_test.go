@@ -188,6 +188,28 @@ func TestRestingKeepsTheLease(t *testing.T) {
 			}
 		})
 	}
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT} {
+		t.Run("told to end: "+sig.String(), func(t *testing.T) {
+			w := sceneOf(t, 2, told(life, resting), func(w *world) {
+				w.hosts[0].endAfterRun()
+				w.until(9 * time.Second)
+				w.hosts[0].signal(sig)
+				w.until(10 * time.Second)
+			})
+			if o := w.hosts[0].outcome(t, 0, Interrupted, 9*time.Second); o.Signal != sig {
+				t.Errorf("ended by %s, want %s", o.Signal, sig)
+			}
+			w.lives(t, "h1 0s-5s", "h2 9s-10s")
+		})
+	}
+	t.Run("told what is for the command", func(t *testing.T) {
+		w := sceneOf(t, 1, told(life, resting), func(w *world) {
+			w.until(9 * time.Second)
+			w.hosts[0].signal(syscall.SIGUSR1)
+			w.until(46 * time.Second)
+		})
+		w.lives(t, "h1 0s-5s", "h1 45s-46s")
+	})
 	t.Run("keeper killed: the guard releases", func(t *testing.T) {
 		w := sceneOf(t, 2, told(life, resting), func(w *world) {
 			w.until(9 * time.Second)
@@ -227,6 +249,10 @@ func TestEndedUnderTheLease(t *testing.T) {
 			o := w.hosts[0].outcome(t, 0, c.kind, 19500*time.Millisecond)
 			if c.kind == Ended && (o.Result.Outcome != "exited" || o.Result.Exit != 0) {
 				t.Errorf("%+v, want exited 0", o.Result)
+			}
+			// The record, with which a later host decides, says when that was, not when we woke.
+			if ran := o.Result.Ended.Sub(o.Result.Started); c.kind == Ended && ran != c.runs {
+				t.Errorf("ran for %s by the record, want %s", ran, c.runs)
 			}
 		})
 	}
