@@ -21,6 +21,7 @@ func (o observer) State(state string) {
 	case "contending":
 		o.since.Store(time.Now().UnixNano())
 		o.started.Store(false)
+		o.said.Store(false)
 		o.tell.metrics.Released()
 		o.manager.contend("standby: contending for " + o.o.Name)
 	case "drained":

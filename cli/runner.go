@@ -20,6 +20,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
 	"github.com/a-seed-0bc5ead7/onlyone/consulsession"
@@ -135,6 +136,7 @@ type runner struct {
 	since   atomic.Int64 // when it began to wait, in Unix nanoseconds
 	queue   chan consulsession.Queue
 	last    atomic.Pointer[consulsession.Queue] // what it waited for when it was last told
+	said    atomic.Bool                         // what it waits for, since it began to
 	started atomic.Bool                         // the command: there is nothing to wait for any more
 	told    atomic.Bool                         // a stop signal came
 }
@@ -285,10 +287,14 @@ func (r *runner) signals() <-chan supervisor.Signal {
 	return out
 }
 
-// waiting tells people what this contender waits for.
+// waiting tells people what this contender waits for: once with -v, each change with -vv. A
+// terminal's line says it anyway.
 func (r *runner) waiting(q consulsession.Queue) {
-	text := queueText(q, time.Now())
-	r.o.Log.Debug().Msg("waiting: " + text)
+	level := zerolog.DebugLevel
+	if !r.said.Swap(true) && !r.o.Status.Active() {
+		level = zerolog.InfoLevel
+	}
+	r.o.Log.WithLevel(level).Msg("waiting: " + queueText(q, time.Now()))
 	r.manager.wait(func(now time.Time) string { return "standby: " + queueText(q, now) })
 	r.tell.metrics.Queue(q.Position, q.Of)
 	r.last.Store(&q)
