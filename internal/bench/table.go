@@ -9,6 +9,8 @@ import (
 	"io"
 	"slices"
 	"strings"
+
+	"github.com/a-seed-0bc5ead7/onlyone/internal/bench/measured"
 )
 
 // values are measurements of one thing, in the row's unit.
@@ -35,11 +37,7 @@ func (v values) median() float64 {
 }
 
 // goal is what a row ought to be.
-type goal struct {
-	Ratio float64 `json:"ratio,omitempty"` // at most, ours to the peer's
-	Below float64 `json:"below,omitempty"` // ours
-	Most  float64 `json:"most,omitempty"`  // ours
-}
+type goal measured.Goal
 
 func (g goal) String() string {
 	switch {
@@ -168,45 +166,14 @@ func (r report) table(w io.Writer) error {
 	return err
 }
 
-type jsonValues struct {
-	Median float64 `json:"median"`
-	Min    float64 `json:"min"`
-	Max    float64 `json:"max"`
-	P90    float64 `json:"p90"`
-	P99    float64 `json:"p99"`
-	Counts float64 `json:"value"` // what the goal and the ratio are about
-	N      int     `json:"n"`
-}
-
 func (r report) json(w io.Writer) error {
-	sum := func(row row, v values) *jsonValues {
+	sum := func(row row, v values) *measured.Values {
 		if len(v) == 0 {
 			return nil
 		}
-		return &jsonValues{v.median(), slices.Min(v), slices.Max(v), v.quantile(0.9), v.quantile(0.99), row.of(v), len(v)}
+		return &measured.Values{Median: v.median(), Min: slices.Min(v), Max: slices.Max(v), P90: v.quantile(0.9), P99: v.quantile(0.99), Value: row.of(v), N: len(v)}
 	}
-	type jsonRow struct {
-		Metric   string      `json:"metric"`
-		Unit     string      `json:"unit"`
-		Onlyone  *jsonValues `json:"onlyone,omitempty"`
-		Peer     *jsonValues `json:"peer,omitempty"`
-		OursSays string      `json:"onlyone_says,omitempty"`
-		PeerSays string      `json:"peer_says,omitempty"`
-		Ratio    float64     `json:"ratio,omitempty"`
-		Goal     *goal       `json:"goal,omitempty"`
-		OK       *bool       `json:"ok,omitempty"`
-	}
-	out := struct {
-		Command string     `json:"command"`
-		Date    string     `json:"date"`
-		Onlyone string     `json:"onlyone"`
-		Consul  string     `json:"consul"`
-		Host    string     `json:"host"`
-		N       int        `json:"n"`
-		Seconds float64    `json:"seconds"`
-		Load    [2]float64 `json:"load"`
-		Rows    []jsonRow  `json:"rows"`
-	}{Command: r.Command, Date: r.Date, Onlyone: r.Onlyone, Consul: r.Consul, Host: r.Host, N: r.N, Seconds: r.Seconds, Load: r.Load}
+	out := measured.Report{Command: r.Command, Date: r.Date, Onlyone: r.Onlyone, Consul: r.Consul, Host: r.Host, N: r.N, Seconds: r.Seconds, Load: r.Load}
 	group := ""
 	for _, row := range r.Rows {
 		name, more := strings.CutPrefix(row.Metric, "  ")
@@ -215,10 +182,10 @@ func (r report) json(w io.Writer) error {
 		} else if !more {
 			group, _, _ = strings.Cut(name, ":")
 		}
-		j := jsonRow{Metric: name, Unit: row.Unit, Onlyone: sum(row, row.Ours), Peer: sum(row, row.Peer), OursSays: row.OursSays, PeerSays: row.PeerSays, Ratio: row.ratio()}
+		j := measured.Row{Metric: name, Unit: row.Unit, Ours: sum(row, row.Ours), Peer: sum(row, row.Peer), OursSays: row.OursSays, PeerSays: row.PeerSays, Ratio: row.ratio()}
 		if v := row.verdict(); v != "" {
 			ok := v == "ok"
-			j.Goal, j.OK = &row.Goal, &ok
+			j.Goal, j.OK = (*measured.Goal)(&row.Goal), &ok
 		}
 		out.Rows = append(out.Rows, j)
 	}

@@ -9,6 +9,8 @@ import (
 	"os"
 	"regexp"
 	"strings"
+
+	"github.com/a-seed-0bc5ead7/onlyone/internal/bench/measured"
 )
 
 // Figures in pages that people write stand between two comments, and come from the logs.
@@ -16,38 +18,7 @@ import (
 // benchLog is what `make bench LOG=docs/results/bench.json` has written, below docs.
 const benchLog = "results/bench.json"
 
-type benchReport struct {
-	Command string     `json:"command"`
-	Date    string     `json:"date"`
-	Onlyone string     `json:"onlyone"`
-	Consul  string     `json:"consul"`
-	Host    string     `json:"host"`
-	N       int        `json:"n"`
-	Load    [2]float64 `json:"load"`
-	Rows    []benchRow `json:"rows"`
-}
-
-type benchRow struct {
-	Metric   string       `json:"metric"`
-	Unit     string       `json:"unit"`
-	Ours     *benchValues `json:"onlyone"`
-	Peer     *benchValues `json:"peer"`
-	OursSays string       `json:"onlyone_says"`
-	PeerSays string       `json:"peer_says"`
-	Ratio    float64      `json:"ratio"`
-	Goal     *struct {
-		Ratio float64 `json:"ratio"`
-		Below float64 `json:"below"`
-		Most  float64 `json:"most"`
-	} `json:"goal"`
-	OK *bool `json:"ok"`
-}
-
-type benchValues struct {
-	Value float64 `json:"value"`
-	Min   float64 `json:"min"`
-	Max   float64 `json:"max"`
-}
+type benchReport measured.Report
 
 func readBench(name string) (*benchReport, error) {
 	b, err := os.ReadFile(name)
@@ -74,7 +45,7 @@ func figure(x float64) string {
 	return fmt.Sprintf("%.2g", x)
 }
 
-func (v *benchValues) String() string {
+func spread(v *measured.Values) string {
 	switch {
 	case v == nil:
 		return ""
@@ -84,21 +55,21 @@ func (v *benchValues) String() string {
 	return fmt.Sprintf("%s (%s to %s)", figure(v.Value), figure(v.Min), figure(v.Max))
 }
 
-func (r benchRow) goal() string {
+func goal(r measured.Row) string {
 	if r.Goal == nil || r.OK == nil {
 		return ""
 	}
-	goal := "ratio at most " + figure(r.Goal.Ratio)
+	text := "ratio at most " + figure(r.Goal.Ratio)
 	switch {
 	case r.Goal.Below > 0:
-		goal = "below " + figure(r.Goal.Below)
+		text = "below " + figure(r.Goal.Below)
 	case r.Goal.Most > 0:
-		goal = "at most " + figure(r.Goal.Most)
+		text = "at most " + figure(r.Goal.Most)
 	}
 	if !*r.OK {
-		return goal + ": **missed**"
+		return text + ": **missed**"
 	}
-	return goal + ": ok"
+	return text + ": ok"
 }
 
 // speed is the table of the bench.
@@ -122,7 +93,7 @@ func (b *benchReport) speed(w writer) {
 		if row.Ratio > 1 && row.PeerSays == "" {
 			losses = append(losses, strings.TrimSpace(row.Metric))
 		}
-		w("| %s | %s | %s | %s | %s |", name, cmp.Or(row.OursSays, row.Ours.String()), cmp.Or(row.PeerSays, row.Peer.String()), ratio, row.goal())
+		w("| %s | %s | %s | %s | %s |", name, cmp.Or(row.OursSays, spread(row.Ours)), cmp.Or(row.PeerSays, spread(row.Peer)), ratio, goal(row))
 	}
 	w("")
 	if len(losses) > 0 {
@@ -139,7 +110,7 @@ func (b *benchReport) row(metric, what string) string {
 		if row.Metric != metric {
 			continue
 		}
-		side := func(says string, v *benchValues) string {
+		side := func(says string, v *measured.Values) string {
 			if says != "" || v == nil {
 				return says
 			}
