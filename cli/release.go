@@ -63,9 +63,9 @@ func releaseTerms(ctx context.Context, dir string, say func(string)) error {
 		return nil
 	}
 	var marks []string
-	for _, info := range terms {
+	for _, kept := range terms {
 		var term struct{ Session string }
-		if err := json.Unmarshal(info, &term); err != nil || term.Session == "" {
+		if err := json.Unmarshal(kept.Info, &term); err != nil || term.Session == "" {
 			return fmt.Errorf("cannot read what the run has left in %s", dir)
 		}
 		marks = append(marks, "ONLYONE_SESSION="+term.Session)
@@ -76,11 +76,11 @@ func releaseTerms(ctx context.Context, dir string, say func(string)) error {
 		return &exitError{code: exitLostAlive, what: fmt.Errorf("the lock isn't released, something of the command may be alive: %w", err),
 			hint: "it is free when its session ends"}
 	}
-	for _, info := range terms {
-		if err := releaseTerm(ctx, info); err != nil {
+	for _, kept := range terms {
+		if err := releaseTerm(ctx, kept); err != nil {
 			return &exitError{code: exitUnavailable, what: fmt.Errorf("cannot release the lock: %w", err), hint: "it is free when its session ends"}
 		}
-		if err := systemd.DropTerm(dir, info); err != nil {
+		if err := systemd.DropTerm(dir, kept.Info); err != nil {
 			return fmt.Errorf("cannot remove what the run has left: %w", err)
 		}
 		say("the run was killed before it could release its lock: nothing of it is alive, and the lock is released")
@@ -88,9 +88,9 @@ func releaseTerms(ctx context.Context, dir string, say func(string)) error {
 	return nil
 }
 
-func releaseTerm(ctx context.Context, info []byte) error {
+func releaseTerm(ctx context.Context, kept systemd.Term) error {
 	ctx, done := context.WithTimeout(ctx, lateReleaseLimit)
 	defer done()
 	// It may have been started, and how it ended isn't known: a period that was begun stays so.
-	return consulsession.ReleaseTerm(ctx, info, consulsession.Ended{Started: time.Now()}, nil)
+	return consulsession.ReleaseTerm(ctx, kept.Info, consulsession.Ended{Started: kept.Kept, Ended: time.Now()}, nil)
 }

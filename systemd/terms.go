@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // With KillMode=mixed the manager kills the guard of a run as soon as the run's main process
@@ -66,22 +67,32 @@ func DropTerm(dir string, info []byte) error {
 	return nil
 }
 
+// A Term is what a release needs, and when that was last kept: just before the lock could be the run's.
+type Term struct {
+	Info []byte
+	Kept time.Time
+}
+
 // Terms are those that were kept and not dropped.
-func Terms(dir string) ([][]byte, error) {
+func Terms(dir string) ([]Term, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	var terms [][]byte
+	var terms []Term
 	for _, e := range entries {
 		if !strings.HasPrefix(e.Name(), termPrefix) || !strings.HasSuffix(e.Name(), termSuffix) {
 			continue
+		}
+		file, err := e.Info()
+		if err != nil {
+			return terms, err
 		}
 		info, err := os.ReadFile(filepath.Join(dir, e.Name()))
 		if err != nil {
 			return terms, err
 		}
-		terms = append(terms, info)
+		terms = append(terms, Term{info, file.ModTime()})
 	}
 	return terms, nil
 }

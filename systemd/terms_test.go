@@ -5,10 +5,11 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
+	"time"
 )
 
 func TestTerms(t *testing.T) {
-	dir := t.TempDir()
+	dir, before := t.TempDir(), time.Now().Add(-time.Second)
 	a, b := []byte(`{"Session":"a"}`), []byte(`{"Session":"b"}`)
 	for _, info := range [][]byte{a, b, a} {
 		if err := KeepTerm(dir, info); err != nil {
@@ -33,8 +34,8 @@ func TestTerms(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if terms, err = Terms(dir); err != nil || len(terms) != 1 || string(terms[0]) != string(b) {
-		t.Errorf("%q, %v; want %q", terms, err, b)
+	if terms, err = Terms(dir); err != nil || len(terms) != 1 || string(terms[0].Info) != string(b) || terms[0].Kept.Before(before) {
+		t.Errorf("%q, %v; want %q, kept now", terms, err, b)
 	}
 	if terms, err = Terms(filepath.Join(dir, "missing")); err != nil || len(terms) > 0 {
 		t.Errorf("%q, %v; want none", terms, err)

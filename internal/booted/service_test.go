@@ -67,6 +67,10 @@ func TestKilled(t *testing.T) {
 			if log := web[0].journal(j.unit); !strings.Contains(log, "nothing of it is alive, and the lock is released") {
 				t.Errorf("nothing says that the lock was released:\n%s", log)
 			}
+			// Nobody has seen how the command ended, but that there was a run is known.
+			if runs := web[1].sh(t, ". /etc/default/onlyone; export CONSUL_HTTP_ADDR; onlyone history --json "+j.lock); !strings.Contains(runs, `"outcome":"failed"`) || !strings.Contains(runs, `"host":"web-1"`) {
+				t.Errorf("the record of runs:\n%s", runs)
+			}
 			if left := web[0].sh(t, "ls /run/"+strings.TrimSuffix(j.unit, ".service")); left != "" {
 				t.Errorf("left in the runtime directory: %s", left)
 			}
