@@ -1,8 +1,11 @@
 package cli
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,6 +36,20 @@ func oncePer(expr, zone string) (flags []string, calendar string, err error) {
 		flags = append(flags, "--time-zone="+zone)
 	}
 	return flags, strings.Join(words, " ") + " " + zone, nil
+}
+
+// notCalendar is why systemd can't use expr, in the words of systemd-analyze; "" if it can, or if
+// nobody is here to say so.
+func notCalendar(ctx context.Context, expr string) string {
+	ctx, done := context.WithTimeout(ctx, 5*time.Second)
+	defer done()
+	cmd := exec.CommandContext(ctx, "systemd-analyze", "calendar", "--", expr)
+	var said strings.Builder
+	cmd.Stderr = &said
+	if _, ended := errors.AsType[*exec.ExitError](cmd.Run()); !ended || ctx.Err() != nil {
+		return ""
+	}
+	return strings.TrimSpace(said.String())
 }
 
 // isZone: systemd's last word may be UTC or a zone of the IANA database.

@@ -114,12 +114,19 @@ func (in *invocation) service(c *cli.Context, o RunOptions) (*service, error) {
 	} else if !filepath.IsAbs(o.Command[0]) {
 		o.Log.Warn().Msgf("%s isn't found here; give its full path, or systemd looks in /usr/local/bin, /usr/bin and the like", o.Command[0])
 	}
-	if s.calendar != "" && in.typed["once-per"] == 0 {
+	if s.calendar != "" {
 		spec, calendar, err := oncePer(s.calendar, localZone())
 		if err != nil {
+			if why := notCalendar(c.Context, s.calendar); why != "" {
+				return nil, usageError("see CALENDAR EVENTS in systemd.time(7); for example: --on-calendar '*-*-* 02:15'", "systemd can't use --on-calendar %q: %s", s.calendar, why)
+			}
+		}
+		switch {
+		case in.typed["once-per"] > 0:
+		case err != nil:
 			o.Log.Warn().Msgf("%v: add --once-per, so that a host whose clock is late doesn't run it again", err)
 			s.flags = append(s.flags, "--no-wait", "--conflict-exit-code=0")
-		} else {
+		default:
 			s.calendar = calendar
 			s.flags = append(s.flags, spec...)
 		}

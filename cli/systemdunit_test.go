@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -132,6 +133,19 @@ func TestSystemdUnits(t *testing.T) {
 	} {
 		if _, stderr, code := units(t, strings.Fields(c.args)...); code != c.code || !strings.Contains(stderr, c.says) {
 			t.Errorf("%s: exit %d, %q; want %d and %q", c.args, code, stderr, c.code, c.says)
+		}
+	}
+}
+
+// A timer that systemd wouldn't start isn't written, where systemd is here to say so.
+func TestSystemdCalendar(t *testing.T) {
+	if _, err := exec.LookPath("systemd-analyze"); err != nil {
+		t.Skip("systemd-analyze is missing (Debian's systemd)")
+	}
+	for _, args := range [][]string{{"--on-calendar", "garbage"}, {"--on-calendar", " "}, {"--on-calendar", "--help"}, {"--once-per", "1d", "--on-calendar", "25:00"}} {
+		stdout, stderr, code := units(t, append(append([]string{"a"}, args...), "--", "/bin/true")...)
+		if code != exitUsage || !strings.Contains(stderr, fmt.Sprintf("systemd can't use --on-calendar %q", args[len(args)-1])) || stdout != "" {
+			t.Errorf("%q: exit %d, %q, %q", args, code, stdout, stderr)
 		}
 	}
 }
