@@ -95,28 +95,6 @@ func jsonList(t *testing.T, text string) (list []string) {
 	return list
 }
 
-func nomadExample(t *testing.T, name string) {
-	path := examples + "nomad/" + name + ".nomad.hcl"
-	if hclfmt, err := exec.LookPath("hclfmt"); err == nil {
-		if out, err := exec.Command(hclfmt, "-check", path).CombinedOutput(); err != nil {
-			t.Errorf("hclfmt: %v: %s", err, out)
-		}
-	}
-	text := readText(t, path)
-	m := regexp.MustCompile(`(?s)command = "/usr/local/bin/onlyone"\s+args = (\[.*?\n\s+\])`).FindStringSubmatch(text)
-	kill := regexp.MustCompile(`kill_timeout = "(\d+s)"`).FindStringSubmatch(text)
-	if m == nil || kill == nil || !regexp.MustCompile(`kill_signal += "SIGTERM"`).MatchString(text) {
-		t.Fatal("no arguments, no kill_timeout or no kill_signal")
-	}
-	args := jsonList(t, m[1])
-	if name != "sidecar" { // sleep ends at once
-		stops(t, args, kill[1])
-	}
-	flagsRun(t, slices.DeleteFunc(args, func(a string) bool {
-		return name == "sidecar" && (a == "--on-lost" || a == "wait") // it would wait for ever, were the test's lock lost
-	}))
-}
-
 func containerExample(t *testing.T) {
 	text := readText(t, examples+"container/Containerfile")
 	m := regexp.MustCompile(`(?m)^ENTRYPOINT (\[.*\])$`).FindStringSubmatch(text)

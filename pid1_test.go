@@ -235,11 +235,7 @@ func TestPID1Killed(t *testing.T) {
 	j.slowLeave = true
 	p := j.asPID1(true, "", "sh", "-c", "trap '' TERM; (setsid sleep 300 &); echo ready; sleep 300; exit 1")
 	j.await("the command is ready", func() bool { return strings.Contains(p.stderr(), "ready\n") })
-	command := consultest.Children(consultest.Children(p.pid1())[0])[0]
-	own, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", command))
-	if err != nil {
-		t.Fatal(err)
-	}
+	removeCgroup := j.cgroupOfPID1(p.pid1())
 	if err := syscall.Kill(p.pid1(), unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -251,15 +247,30 @@ func TestPID1Killed(t *testing.T) {
 	for _, left := range consultest.Marked(p.mark) {
 		t.Errorf("this lives on: %s", left)
 	}
-	// An engine removes the cgroups of a container; here that is the test's affair, unless
-	// another PID 1 with this parent was faster.
+	removeCgroup()
+}
+
+// cgroupOfPID1 returns what removes the cgroup of the command of an onlyone that is PID 1, when
+// that has been killed. An engine removes the cgroups of a container; here that is the test's
+// affair, unless another PID 1 with this parent was faster.
+func (j *job) cgroupOfPID1(pid int) (remove func()) {
+	j.t.Helper()
+	command := consultest.Children(consultest.Children(pid)[0])[0]
+	own, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", command))
+	if err != nil {
+		j.t.Fatal(err)
+	}
 	_, path, _ := strings.Cut("\n"+string(own), "\n0::")
-	if base := filepath.Base(strings.TrimSpace(path)); cgroup != "" && strings.HasPrefix(base, "onlyone-1-") {
+	base := filepath.Base(strings.TrimSpace(path))
+	return func() {
+		if cgroup == "" || !strings.HasPrefix(base, "onlyone-1-") {
+			return
+		}
 		if !soon(patience, func() bool {
 			err := os.Remove(filepath.Join(cgroup, base))
 			return err == nil || errors.Is(err, fs.ErrNotExist)
 		}) {
-			t.Errorf("the cgroup %s isn't empty", base)
+			j.t.Errorf("the cgroup %s isn't empty", base)
 		}
 	}
 }

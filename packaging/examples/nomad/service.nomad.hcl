@@ -2,6 +2,8 @@
 #
 # Nomad alone can run two at once: a client that has lost its servers goes on with what it
 # runs, and the servers start it anew elsewhere. The lock keeps these two apart.
+#
+# Nomad before 1.5 also wants to know the datacenters: datacenters = ["dc1"].
 job "billing" {
   type = "service"
 
@@ -14,8 +16,9 @@ job "billing" {
       value    = "true"
     }
 
-    # onlyone ends when the lock is lost (79) or the command fails. Start again, on this node,
-    # without a limit: to be in the queue again costs nothing.
+    # onlyone ends when the lock is lost (79), or with the command. Start again, on this node,
+    # and never give up: 10 times in 5 minutes, then not until these are over. To be in the
+    # queue again costs nothing.
     restart {
       attempts = 10
       interval = "5m"
@@ -23,9 +26,24 @@ job "billing" {
       mode     = "delay"
     }
 
+    # Nomad places nothing else that wants this port on the node. If something that Nomad doesn't
+    # know of has it, onlyone ends before it contends (78).
+    network {
+      port "metrics" {
+        static = 9099
+      }
+    }
+
     task "billing" {
-      # raw_exec and exec: onlyone is an ordinary process there. Nomad's own executor kills
-      # what is left of a task when onlyone has ended; there is nothing left then.
+      # exec: a PID namespace, in which onlyone is PID 1, a chroot, and the user nobody unless
+      # user = "..." names another. raw_exec: an ordinary process with the client's user.
+      #
+      # A stop leaves nothing for Nomad to kill. If onlyone itself is killed (kill -9, out of
+      # memory), all in the namespace dies with it, also the guard. Then nobody releases, and the
+      # standby starts when Consul gives the lock free: within 41 s. With raw_exec the guard can
+      # outlive onlyone; then it stops the command and hands over at once.
+      #
+      # `onlyone drain` on the host isn't seen in the chroot; `nomad node drain` stops in order.
       driver = "exec"
 
       config {

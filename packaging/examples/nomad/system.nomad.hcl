@@ -1,5 +1,8 @@
 # A system job: the same on each node, also on those that come later. One of them works, all
 # others wait in the queue, in the order of their arrival.
+#
+# service.nomad.hcl says what the restarts, the signal and the timeout are for. Nomad before 1.5
+# also wants to know the datacenters: datacenters = ["dc1"].
 job "compactor" {
   type = "system"
 
@@ -12,16 +15,17 @@ job "compactor" {
     }
 
     task "compactor" {
-      driver = "raw_exec" # it must be enabled on the clients; "exec" works as well
+      driver = "raw_exec" # it must be enabled on the clients; or "exec", see service.nomad.hcl
 
       config {
         command = "/usr/local/bin/onlyone"
         args = [
           "run", "-v",
-          # The node's name in status and history, not that of a container.
+          # In status and history the name that the node has in Nomad.
           "--host", "${node.unique.name}",
           "--stop-timeout", "20s",
-          # A failure is mended here, under the same lock, three times; then the next node tries.
+          # A failure is mended here, under the same lock, three times. Then the next node tries,
+          # and Nomad puts this one at the end of the queue.
           "--restart", "on-failure", "--max-restarts", "3",
           "compactor",
           "--",
