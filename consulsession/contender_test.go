@@ -254,6 +254,63 @@ func TestLateAcquireOfALeaverLocksNothing(t *testing.T) {
 	})
 }
 
+// Nothing is left by a contender that is told to stop while a request of its is carried out but not
+// answered: no session that it has never heard of, and no queue entry.
+func TestStoppedBeforeTheAnswer(t *testing.T) {
+	for _, held := range []bool{false, true} {
+		for n := range 6 {
+			inBubble(t, func(t *testing.T, m *consulmodel.Model) {
+				if held {
+					if _, err := contender(t, config(m.Transport(nil))).Acquire(t.Context(), always); err != nil {
+						t.Fatal(err)
+					}
+				}
+				others := len(m.Sessions())
+				ctx, cancel := context.WithCancelCause(t.Context())
+				defer cancel(nil)
+				came, stopped := 0, make(chan time.Time, 1)
+				rt := m.Transport(func(*consulmodel.Request) (p consulmodel.Plan) {
+					if p.AnswerDelay = 10 * time.Millisecond; came == n {
+						time.AfterFunc(5*time.Millisecond, func() { stopped <- time.Now(); cancel(hurried{}) })
+					}
+					came++
+					return p
+				})
+				term, err := contender(t, config(rt)).Acquire(ctx, func([]byte) error {
+					if ctx.Err() != nil { // to start a guard takes time
+						t.Errorf("held %t, stopped at request %d: it goes on", held, n)
+					}
+					return nil
+				})
+				if err != nil {
+					if took := time.Since(<-stopped); took > 100*time.Millisecond {
+						t.Errorf("held %t, stopped at request %d: it took %s", held, n, took)
+					}
+				} else {
+					if err := term.Release(t.Context(), Ended{}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				time.Sleep(time.Second)
+				if s := m.Sessions(); len(s) != others {
+					t.Errorf("held %t, stopped at request %d: %d sessions are left", held, n, len(s)-others)
+				}
+				for _, k := range m.Keys() {
+					if strings.Contains(k.Key, "~queue") {
+						t.Errorf("held %t, stopped at request %d: queue entry %s is left", held, n, k.Key)
+					}
+				}
+			})
+		}
+	}
+}
+
+// hurried is why a contender has 80 ms to leave, as after a stop signal.
+type hurried struct{}
+
+func (hurried) Error() string             { return "hurried" }
+func (hurried) LeaveLimit() time.Duration { return 80 * time.Millisecond }
+
 // Dead contenders in the queue are passed over and swept.
 func TestDeadContendersAreSwept(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *consulmodel.Model) {
