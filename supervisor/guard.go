@@ -68,6 +68,7 @@ type Event struct {
 	Unforked  bool               `json:",omitempty"` // StartFailed: there is no process, so no TreeGone follows
 	Status    syscall.WaitStatus `json:",omitempty"` // CommandEnded, TreeGone
 	Leftovers []string           `json:",omitempty"` // CommandEnded, StillAlive
+	Own       bool               `json:",omitempty"` // CommandEnded, TreeGone: the command ended before anybody told it to
 	Killed    bool               `json:",omitempty"` // TreeGone: SIGKILL was needed
 	Lost      bool               `json:",omitempty"` // TreeGone: the lease had ended
 	At        Instant            `json:",omitempty"` // TreeGone: when that was seen
@@ -112,7 +113,7 @@ type guard struct {
 	lost       bool    // the lease ended or the keeper is gone: no deadline is taken any more
 	asked      bool    // the command was sent its stop signal
 	ended      bool    // the command was reaped
-	natural    bool    // how it ended is its own word
+	own        bool    // before anybody told it to
 	records    Records
 	killed     bool
 	status     syscall.WaitStatus
@@ -170,10 +171,9 @@ func (g *guard) reap(now Instant) {
 	status, empty := g.tree.Reap()
 	if status != nil {
 		g.ended, g.status = true, *status
-		// By itself, or with the word that it is done.
-		g.natural = !g.lost && !g.asked && g.phase == guardRunning || status.Exited() && status.ExitStatus() == 0
+		g.own = !g.lost && !g.asked && g.phase == guardRunning
 		if !empty {
-			g.send(Event{Kind: CommandEnded, Status: g.status, Leftovers: g.tree.Names()})
+			g.send(Event{Kind: CommandEnded, Status: g.status, Own: g.own, Leftovers: g.tree.Names()})
 			// What outlives the command gets the rest of a running stop, or else G.
 			if g.phase == guardRunning {
 				g.end(now + g.killAfter)
@@ -185,7 +185,7 @@ func (g *guard) reap(now Instant) {
 	}
 	if empty && g.ended {
 		g.phase = guardGone
-		g.send(Event{Kind: TreeGone, Status: g.status, Killed: g.killed, Lost: g.lost, At: now})
+		g.send(Event{Kind: TreeGone, Status: g.status, Own: g.own, Killed: g.killed, Lost: g.lost, At: now})
 	}
 }
 
@@ -242,7 +242,7 @@ func (g *guard) result(started, ended time.Time, before *RunResult) (r RunResult
 		r.Started, r.Restarts = before.Started, before.Restarts
 	}
 	code, outcome := exitOf(g.status)
-	if g.natural && (g.records == RecordAll || g.records == RecordSuccess && code == 0) {
+	if (g.own || code == 0) && (g.records == RecordAll || g.records == RecordSuccess && code == 0) {
 		r.Exit, r.Outcome = code, outcome
 	}
 	return r

@@ -355,11 +355,13 @@ func (h *holding) event(e Event, ok bool) {
 		h.startErr = &e
 		h.gone = h.gone || e.Unforked
 	case CommandEnded:
-		h.status, h.own = e.Status, !h.stopRequested() && !h.timedOut
+		h.status = e.Status
+		h.ownEnd(e)
 		h.Log.Warn().Msgf("%d %s the command: %s; stopping before the lock is released",
 			len(e.Leftovers), plural(len(e.Leftovers), "process outlived", "processes outlived"), strings.Join(e.Leftovers, ", "))
 	case TreeGone:
 		h.status, h.gone, h.goneAt, h.killed = e.Status, true, e.At, e.Killed
+		h.ownEnd(e)
 		if h.dead && e.At > h.endAt {
 			h.lateBy = e.At - h.endAt
 		}
@@ -373,6 +375,13 @@ func (h *holding) event(e Event, ok bool) {
 			h.stop(Signal{Signal: h.StopSignal})
 			h.stopped, h.asked = true, true
 		}
+	}
+}
+
+// ownEnd: whatever was asked for since, or in the same moment, is not how the command ended.
+func (h *holding) ownEnd(e Event) {
+	if e.Own {
+		h.own, h.timedOut = true, false
 	}
 }
 

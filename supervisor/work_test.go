@@ -283,6 +283,36 @@ func TestEndedWithLeftovers(t *testing.T) {
 	}
 }
 
+// Nor does what is found beside that end after a suspend: what is seen first is chance.
+func TestEndedBeforeItWasTold(t *testing.T) {
+	for name, c := range map[string]struct {
+		tweak func(*Config)
+		do    func(w *world)
+	}{
+		"its time is over": {func(c *Config) { c.MaxRuntime = 6 * time.Second }, func(*world) {}},
+		"a stop signal":    {func(*Config) {}, func(w *world) { w.hosts[0].signal(syscall.SIGTERM) }},
+	} {
+		for _, exit := range []int{0, 3} {
+			t.Run(fmt.Sprintf("%s, exit %d", name, exit), func(t *testing.T) {
+				for range 8 {
+					w := sceneOf(t, 1, told(childLife{runs: 5 * time.Second, exit: exit}, c.tweak), func(w *world) {
+						w.hosts[0].endAfterRun()
+						w.until(4500 * time.Millisecond)
+						w.hosts[0].suspend(8*time.Second - w.now())
+						w.until(7 * time.Second)
+						go c.do(w)
+						w.until(30 * time.Second)
+					})
+					o := w.hosts[0].outcome(t, 0, Ended, 8*time.Second)
+					if o.TimedOut || o.Result.Outcome != "exited" || o.Result.Exit != exit {
+						t.Fatalf("%+v, want exited %d", o.Result, exit)
+					}
+				}
+			})
+		}
+	}
+}
+
 // A restart that can't be executed doesn't undo that the command ran before.
 func TestRestartThatFails(t *testing.T) {
 	w := sceneOf(t, 1, told(childLife{runs: 5 * time.Second, exit: 1}, func(c *Config) {
