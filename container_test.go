@@ -46,6 +46,10 @@ func TestContainer(t *testing.T) {
 	j.await("web-2 stands by", func() bool { return strings.Contains(e.logs("web-2"), "held by web-1 ") })
 	e.says("web-1", "billing: pid 1 is onlyone, parent leaseguard, user 65534:65534, root writable: false\n",
 		"billing: CapBnd:\t0000000000000000\n", "billing: NoNewPrivs:\t1\n", "onlyone: billing: running (")
+	// Without any rights and a cgroup of its own, there is nothing to warn of.
+	if _, said := e.try("exec", "web-1", "/onlyone", "doctor", "billing"); !strings.Contains(said, "ok    cgroup: ") {
+		t.Errorf("doctor says:\n%s", said)
+	}
 	// PID 1 reaps what is orphaned in the container, though it never was the command's.
 	e.podman(0, "exec", "web-1", "/billing", "orphan")
 	var processes string
@@ -69,10 +73,21 @@ func TestContainer(t *testing.T) {
 	e.podman(0, "stop", "web-1")
 	e.ended("web-1", 143)
 
-	e.podman(0, "stop", "web-2")
-	e.ended("web-2", 7)
+	// A drain of the host is one of the container.
 	e.podman(0, "start", "web-1")
+	j.await("web-1 stands by", func() bool { return strings.Count(e.logs("web-1"), "held by web-2 ") == 2 })
+	if code, out := e.inside(e.image("onlyone"), "drain", "--runtime-dir", "/run/web-2"); code != 0 {
+		t.Fatalf("drain ended with %d: %s", code, out)
+	}
 	j.await("web-1 works again", func() bool { return len(e.lives()) == 3 })
+	e.podman(0, "stop", "web-2")
+	e.ended("web-2", 143)
+
+	// This time without a queue, in which a killed one's entry stays until somebody contends.
+	e.podman(0, "stop", "web-1")
+	e.ended("web-1", 7)
+	e.podman(0, "start", "web-1")
+	j.await("web-1 works again", func() bool { return len(e.lives()) == 4 })
 	e.podman(0, "kill", "--signal=KILL", "web-1")
 	e.ended("web-1", 137)
 	consultest.NoOverlap(t, e.lives())
@@ -88,6 +103,7 @@ type engine struct {
 	run       []string // of podman run
 	cgroup    string
 	contained []string // the flags that compose.yaml comes to
+	volumes   []string // in the order of compose.yaml
 }
 
 // newEngine skips the test where no container can be run, whatever is in it.
@@ -185,11 +201,16 @@ func (e *engine) removeCgroups() {
 // try runs podman in the namespace.
 func (e *engine) try(args ...string) (code int, out string) {
 	e.t.Helper()
+	return e.inside(append(append([]string{"podman"}, e.flags...), args...)...)
+}
+
+// inside runs a program in the namespace.
+func (e *engine) inside(args ...string) (code int, out string) {
+	e.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 3*patience)
 	defer cancel()
-	line := append([]string{"-t", fmt.Sprint(e.init), "-p", "-m", "podman"}, e.flags...)
-	cmd := exec.CommandContext(ctx, "nsenter", append(line, args...)...)
-	// A file and not a pipe: what watches over a container inherits it.
+	cmd := exec.CommandContext(ctx, "nsenter", append([]string{"-t", strconv.Itoa(e.init), "-p", "-m"}, args...)...)
+	// A file and not a pipe: conmon, which watches over a container, inherits it.
 	log, err := os.CreateTemp(e.dir, "podman")
 	if err != nil {
 		e.t.Fatal(err)
@@ -201,7 +222,7 @@ func (e *engine) try(args ...string) (code int, out string) {
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok && ctx.Err() == nil {
 		return exit.ExitCode(), strings.TrimSpace(string(said))
 	} else if err != nil {
-		e.t.Fatalf("podman %s: %v: %s", strings.Join(args, " "), err, said)
+		e.t.Fatalf("%s: %v: %s", strings.Join(args, " "), err, said)
 	}
 	return 0, strings.TrimSpace(string(said))
 }
@@ -255,6 +276,7 @@ func (e *engine) build(consul string) {
 	var compose struct {
 		Services map[string]struct {
 			Environment map[string]string
+			Volumes     []string
 			Network     string   `yaml:"network_mode"`
 			Stop        string   `yaml:"stop_grace_period"`
 			ReadOnly    bool     `yaml:"read_only"`
@@ -270,6 +292,7 @@ func (e *engine) build(consul string) {
 		fmt.Sprintf("--read-only=%v", service.ReadOnly), "--read-only-tmpfs=false", fmt.Sprintf("--init=%v", service.Init),
 		"--cap-drop=" + strings.Join(service.Drop, ","), "--security-opt=" + strings.Join(service.Security, ","),
 	}
+	e.volumes = service.Volumes
 	secret := filepath.Join(e.dir, "consul-token")
 	if err := os.WriteFile(secret, []byte(consultest.RootToken+"\n"), 0o400); err != nil {
 		t.Fatal(err)
@@ -288,9 +311,15 @@ func (e *engine) build(consul string) {
 		"--env=CONSUL_HTTP_TOKEN_FILE="+inside, "--env=CONSUL_HTTP_ADDR="+consul)
 }
 
-// host runs the image as a host.
+// host runs the image as a host, with a /run/onlyone of its own.
 func (e *engine) host(want int, name string, flags ...string) {
 	e.t.Helper()
+	if code, out := e.inside("mkdir", "/run/"+name); code != 0 {
+		e.t.Fatal(out)
+	}
+	for _, v := range e.volumes {
+		flags = append(flags, "--volume="+strings.Replace(v, "/run/onlyone:", "/run/"+name+":", 1))
+	}
 	line := append([]string{"run", "--name=" + name, "--env=ONLYONE_HOST=" + name, "--env=HOST=" + name, "--env=" + consultest.Mark(e.mark(name))}, e.run...)
 	e.podman(want, append(append(append(line, e.contained...), flags...), "billing")...)
 }
