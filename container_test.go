@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -52,10 +51,9 @@ func TestContainer(t *testing.T) {
 	}
 	// PID 1 reaps what is orphaned in the container, though it never was the command's.
 	e.podman(0, "exec", "web-1", "/billing", "orphan")
-	var processes string
-	j.await("nothing but onlyone, its guard, the command and what that leaves behind", func() bool {
-		processes = e.podman(0, "top", "web-1", "state", "args")
-		return strings.Count(strings.TrimSpace(processes), "\n") == 4 && !regexp.MustCompile(`(?m)^Z`).MatchString(processes)
+	j.await("nothing but onlyone, its guard, the command and what that leaves behind, below a headline", func() bool {
+		lines := strings.Split(e.podman(0, "top", "web-1", "state", "args"), "\n")
+		return len(lines) == 5 && !slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, "Z") })
 	})
 
 	e.podman(0, "stop", "web-1")
@@ -75,7 +73,7 @@ func TestContainer(t *testing.T) {
 
 	// A drain of the host is one of the container.
 	e.podman(0, "start", "web-1")
-	j.await("web-1 stands by", func() bool { return strings.Count(e.logs("web-1"), "held by web-2 ") == 2 })
+	j.await("web-1 stands by", func() bool { return strings.Count(e.logs("web-1"), "held by web-2 ") >= 2 })
 	if code, out := e.inside(e.image("onlyone"), "drain", "--runtime-dir", "/run/web-2"); code != 0 {
 		t.Fatalf("drain ended with %d: %s", code, out)
 	}
