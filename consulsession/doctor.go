@@ -558,8 +558,10 @@ func (d *doctor) look(ctx context.Context) {
 		return
 	}
 	waiting := 0
+	lock := kvs[d.dir()+".lock"]
 	for k, kv := range kvs {
-		if strings.HasPrefix(k, d.queueKey("")) && kv.Session != "" {
+		holds := lock != nil && lock.Session == kv.Session // who had to queue keeps the entry
+		if strings.HasPrefix(k, d.queueKey("")) && kv.Session != "" && !holds {
 			waiting++
 		}
 	}

@@ -450,7 +450,7 @@ func TestDoctorLooksAtName(t *testing.T) {
 		go func() { defer close(done); _, _ = contender(t, config(m.Transport(nil))).Acquire(waits, always) }()
 		time.Sleep(time.Second)
 		found, _ := diagnose(t, t.Context(), config(m.Transport(nil)))
-		wantFinding(t, found, "name ok: team/job is held by h1 (pid 1) since", "1 waiting")
+		wantFinding(t, found, "name ok: team/job is held by h1 (pid 1) since", "; 1 waiting")
 		if _, err := holder.Check(t.Context()); err != nil {
 			t.Errorf("the holder: %v", err)
 		}
@@ -461,5 +461,29 @@ func TestDoctorLooksAtName(t *testing.T) {
 		}
 		found, _ = diagnose(t, t.Context(), config(m.Transport(nil)))
 		wantFinding(t, found, "name ok: team/job is free; h1 had it last")
+	})
+	inBubble(t, func(t *testing.T, m *consulmodel.Model) { // a holder that had to queue isn't waiting any more
+		first, err := contender(t, config(m.Transport(nil))).Acquire(t.Context(), always)
+		if err != nil {
+			t.Fatal(err)
+		}
+		second := make(chan *Term)
+		go func() {
+			term, err := contender(t, config(m.Transport(nil))).Acquire(t.Context(), always)
+			if err != nil {
+				t.Error(err)
+			}
+			second <- term
+		}()
+		time.Sleep(time.Second)
+		if err := first.Release(t.Context(), Ended{}); err != nil {
+			t.Error(err)
+		}
+		term := <-second
+		found, _ := diagnose(t, t.Context(), config(m.Transport(nil)))
+		wantFinding(t, found, "name ok: team/job is held by h1 (pid 1) since", "; 0 waiting")
+		if err := term.Release(t.Context(), Ended{}); err != nil {
+			t.Error(err)
+		}
 	})
 }

@@ -27,13 +27,19 @@ func Rungs() []Rung {
 	}
 }
 
-// cgroupRung: root can kill everything in any case.
+// cgroupRung: root can kill everything in any case. Nothing else is needed, either, where no
+// program can gain rights, as in a container with no-new-privileges (prctl(2)).
 func cgroupRung() Rung {
 	r := Rung{Name: "cgroup", Use: "all of the command is killed at once", Err: tryCgroup(), Hint: "under systemd: Delegate=pids"}
-	if !capable(unix.CAP_KILL) {
+	if !capable(unix.CAP_KILL) && !noNewPrivs() {
 		r.Lack = "a setuid-root program that the command starts can't be killed; then the lock isn't released"
 	}
 	return r
+}
+
+func noNewPrivs() bool {
+	on, err := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0)
+	return err == nil && on == 1
 }
 
 func tryCgroup() error {

@@ -3,6 +3,7 @@ package supervisor
 import (
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -10,6 +11,38 @@ import (
 
 	"golang.org/x/sys/unix"
 )
+
+// Only where a program can gain rights is it worth a warning that there is no cgroup.
+func TestCgroupIsMissedWhereProgramsGainRights(t *testing.T) {
+	if noNewPrivs() {
+		t.Skip("these tests were started with no_new_privs")
+	}
+	lacks := make(chan [2]string)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread without rights is not used again
+		var lack [2]string
+		defer func() { lacks <- lack }()
+		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		var none [2]unix.CapUserData
+		if err := unix.Capset(&header, &none[0]); err != nil {
+			t.Error(err)
+			return
+		}
+		lack[0] = cgroupRung().Lack
+		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+			t.Error(err)
+			return
+		}
+		lack[1] = cgroupRung().Lack
+	}()
+	lack := <-lacks
+	if lack[0] == "" {
+		t.Error("nothing is said where a setuid-root program can be started")
+	}
+	if lack[1] != "" {
+		t.Errorf("with no_new_privs it says %q", lack[1])
+	}
+}
 
 // What was tried is given back: no cgroup, no subreaper, no real-time thread and no locked
 // memory is left.
