@@ -197,7 +197,7 @@ func (in *invocation) arrange(app *cli.App, args []string) ([]string, error) {
 	case len(words) == 0:
 		return nil, noCommand()
 	case words[0] == "help" && !in.dashes: // help COMMAND is COMMAND --help
-		if len(words) == 1 {
+		if len(words) == 1 || words[1] == "help" {
 			return []string{"--help"}, nil
 		}
 		words = []string{words[1], "--help"}

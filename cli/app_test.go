@@ -531,6 +531,8 @@ func TestHelp(t *testing.T) {
 			t.Errorf("help %s has two blank lines", c.Name)
 		}
 	}
+	onlyone(t, "systemd", "billing").refused(t, "try: onlyone systemd billing -- CMD")
+	onlyone(t, "systemd", "--", "sh", "-c", "x").refused(t, "try: onlyone systemd my-job -- sh ...")
 	onlyone(t, "help", "staus").refused(t, "did you mean: onlyone status?")
 	onlyone(t, "pauze", "x").refused(t, "did you mean: onlyone pause?")
 	onlyone(t, "step-down", "--reson", "x", "y").refused(t, "did you mean --reason?")

@@ -105,7 +105,7 @@ func consulProblem(err error) *exitError {
 		return &exitError{code: exitDenied, what: denied, hint: "the token's policy needs: " + denied.Rule}
 	}
 	if gone, ok := errors.AsType[*consulsession.UnreachableError](err); ok {
-		return &exitError{code: exitUnavailable, what: gone, hint: "check CONSUL_HTTP_ADDR or --http-addr, and: curl " + gone.Address + "/v1/status/leader"}
+		return &exitError{code: exitUnavailable, what: gone, hint: gone.Hint()}
 	}
 	return &exitError{code: exitInternal, what: err}
 }

@@ -27,7 +27,7 @@ Commands:
   pause NAME, resume NAME              the holder stops, and nobody starts
   resize NAME --copies N               change how many copies there may be
   unlock NAME --force                  take it away, if all else fails
-  drain, undrain                       begin nothing on this host; again
+  drain, undrain                       begin nothing on this host; undo that
   doctor [NAME]                        try all that a run needs
   systemd NAME -- CMD                  print a unit, or a timer, that runs it
   release                              for ExecStopPost= of such a unit

@@ -45,6 +45,9 @@ Times are those of the hosts that ran it. Exit code 1 if there are none.
 		}
 		runs := runsOf(l, t)
 		slices.Reverse(runs)
+		if len(runs) == 0 && l.State == consulsession.Held {
+			return &exitError{code: exitFree, what: fmt.Errorf("%s: no run has ended yet", name), hint: "to see the one that runs: " + op.command("status "+name)}
+		}
 		if len(runs) == 0 {
 			return &exitError{code: exitFree, what: fmt.Errorf("%s: no runs are recorded", name), hint: "is the name right? see: " + op.command("ls")}
 		}

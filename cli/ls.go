@@ -24,7 +24,7 @@ func (in *invocation) lsCommand() *cli.Command {
   onlyone ls --host web-2        those that web-2 holds
 
 The copies of a lock are one line. Unclean: its last holder ended without
-releasing. Of one marked (!), onlyone status says more.
+releasing. For a lock that is marked (!), see onlyone status NAME.
 `,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "host", Usage: "only locks that `HOST` holds", EnvVars: variable("host")},

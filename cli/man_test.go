@@ -146,12 +146,18 @@ func manFlags(commands []*cli.Command, old string) string {
 			}
 			b.WriteString(".Bl -tag -width Ds\n")
 			for _, f := range lists[category] {
-				b.WriteString(manFlag(f))
-				said := kept["--"+f.Names()[0]]
-				if said != "" {
+				entry, said := manFlag(f), kept["--"+f.Names()[0]]
+				if said != "" { // a sentence of its own
 					said += "\n"
+					entry = strings.TrimRight(entry, "\n")
+					if at := strings.LastIndex(entry, "\n"); strings.HasPrefix(entry[at+1:], ".") {
+						entry += " ."
+					} else {
+						entry += "."
+					}
+					entry += "\n"
 				}
-				b.WriteString(more + "\n" + said)
+				b.WriteString(entry + more + "\n" + said)
 			}
 			b.WriteString(".El\n")
 		}

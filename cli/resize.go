@@ -33,9 +33,10 @@ func (in *invocation) resizeCommand() *cli.Command {
 
   onlyone resize --copies 5 worker       five may run at once from now on
 
-Holders of copies that there are no more are asked to step down; new ones can be
-had at once. Contenders that were started with another --copies end with 78 when
-they look next: give all of them the new number. See docs/copies.md.
+If there are to be fewer, the holders of copies beyond N are asked to step down;
+new copies can be had at once. Contenders that were started with another
+--copies end with 78 when they look next: give all of them the new number. See
+docs/copies.md.
 `,
 		Flags: []cli.Flag{
 			// Not from ONLYONE_COPIES, which the command of a copy finds in its environment.

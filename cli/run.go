@@ -145,7 +145,7 @@ func (in *invocation) runCommand() *cli.Command {
 			flag(forLease, "kill-after", "k", killAfter, "if the lock is lost: SIGKILL `DUR` after SIGTERM (4s)"),
 			flag(forLease, "ttl", "", ttl, "notice a silent host after `DUR` (10s, the minimum)"),
 			flag(forLease, "poll", "", poll, "check the lock every `DUR` (2s)"),
-			&cli.StringSliceFlag{Name: "check", Category: forLease, Usage: "lose the lock with check `ID`, too (repeatable)", EnvVars: variable("check"), KeepSpace: true},
+			&cli.StringSliceFlag{Name: "check", Category: forLease, Usage: "lose the lock also if check `ID` fails (repeatable)", EnvVars: variable("check"), KeepSpace: true},
 			&cli.StringFlag{Name: "session-node", Category: forLease, Usage: "tie the session to `NODE` instead of the agent's own", EnvVars: variable("session-node")},
 			withoutVariables(boolean(forLease, "explain", "", "print the time budget and end"))[0],
 

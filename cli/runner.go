@@ -493,6 +493,11 @@ func findCommand(name string) (string, error) {
 		err = e.Err
 	}
 	switch {
+	case errors.Is(err, exec.ErrNotFound) && strings.HasPrefix(name, "-"):
+		return "", &exitError{code: exitNotFound, what: fmt.Errorf("cannot find %s in PATH", name), hint: "flags of onlyone stand before '--', the command after it"}
+	case errors.Is(err, exec.ErrNotFound) && !strings.Contains(name, "/") && strings.Contains(name, " "):
+		// As consul lock is given it.
+		return "", &exitError{code: exitNotFound, what: fmt.Errorf("cannot find a command called %q in PATH", name), hint: "without a shell each word stands alone: -- " + name + "; with one: -- sh -c '...'"}
 	case errors.Is(err, exec.ErrNotFound) && !strings.Contains(name, "/"):
 		return "", &exitError{code: exitNotFound, what: fmt.Errorf("cannot find %s in PATH", name), hint: "give its full path"}
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, exec.ErrNotFound):

@@ -81,6 +81,9 @@ func (s *status) read() ([]consulsession.Lock, error) {
 		if err != nil {
 			return nil, s.problem(name, err)
 		}
+		if l.Copies > 0 && t.Copy >= l.Copies && l.At(t.Copy).State == consulsession.Free {
+			s.warn("%s: there is no copy %d: they are 0 to %d", name, t.Copy, l.Copies-1)
+		}
 		locks = append(locks, onlyCopy(l, t))
 	}
 	return locks, nil
@@ -98,10 +101,7 @@ func onlyCopy(l consulsession.Lock, t consulsession.Target) consulsession.Lock {
 		return l
 	}
 	h := l.At(t.Copy)
-	l.Each, l.State, l.Held = []consulsession.Copy{{Copy: t.Copy, Hold: h}}, h.State, 0
-	if h.State == consulsession.Held {
-		l.Held = 1
-	}
+	l.Each, l.State = []consulsession.Copy{{Copy: t.Copy, Hold: h}}, h.State
 	return l
 }
 

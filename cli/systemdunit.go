@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -57,7 +58,7 @@ func (in *invocation) systemdCommand() *cli.Command {
 		Action: func(c *cli.Context) error {
 			as.typed = in.typed
 			if err := run.Action(c); err != nil {
-				return err
+				return meantForSystemd(err)
 			}
 			s, err := in.service(c, o)
 			if err != nil {
@@ -66,6 +67,14 @@ func (in *invocation) systemdCommand() *cli.Command {
 			return in.writeUnits(c.String("directory"), s)
 		},
 	}
+}
+
+// meantForSystemd has what run says to type begin with this command.
+func meantForSystemd(err error) error {
+	if e, ok := errors.AsType[*exitError](err); ok {
+		e.hint = strings.Replace(e.hint, "try: onlyone run ", "try: onlyone systemd ", 1)
+	}
+	return err
 }
 
 // forUnits are flags whose values come from the command line only: what is set in the shell

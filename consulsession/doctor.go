@@ -139,7 +139,7 @@ func (d *doctor) reach(ctx context.Context) bool {
 		if err == nil {
 			continue
 		}
-		f := Finding{"consul", StatusUnreachable, fmt.Sprintf("cannot use Consul at %s: %v", address, cause(err)), "check CONSUL_HTTP_ADDR or --http-addr, and: curl " + address + "/v1/status/leader"}
+		f := Finding{"consul", StatusUnreachable, fmt.Sprintf("cannot use Consul at %s: %v", address, cause(err)), whereConsulIs(address, err)}
 		if len(d.rt.endpoints) > 1 && (first >= 0 || i < len(d.rt.endpoints)-1) {
 			f.Status = StatusWarn // another one may do
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"syscall"
 
 	"github.com/hashicorp/consul/api"
 )
@@ -55,7 +56,10 @@ type PermissionError struct {
 	Rule  string // the ACL rules that onlyone needs
 }
 
-func (e *PermissionError) Error() string { return fmt.Sprintf("permission denied: %v", e.Cause) }
+func (e *PermissionError) Error() string {
+	first, _, _ := strings.Cut(e.Cause.Error(), "; Permission denied") // a transaction has one for each key
+	return "permission denied: " + first
+}
 func (e *PermissionError) Unwrap() error { return e.Cause }
 
 // UnreachableError says that Consul gave no usable answer.
@@ -69,6 +73,17 @@ func (e *UnreachableError) Error() string {
 }
 func (e *UnreachableError) Unwrap() error { return e.Cause }
 
+// Hint is what to look at.
+func (e *UnreachableError) Hint() string { return whereConsulIs(e.Address, e.Cause) }
+
+func whereConsulIs(address string, err error) string {
+	hint := "check CONSUL_HTTP_ADDR or --http-addr, and: curl " + address + "/v1/status/leader"
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		return "is the agent running? Else " + hint
+	}
+	return hint
+}
+
 // ConnectionLimitError says that the agent takes no more connections from this host. Consul
 // 1.14 says so, if that isn't lost; 1.8 closes the connection without a word, as other things do.
 type ConnectionLimitError struct{ Told bool }
@@ -78,7 +93,7 @@ func (e *ConnectionLimitError) Error() string {
 	if e.Told {
 		return "it takes no more connections from this host (its limit is " + limit + ")"
 	}
-	return "it closes the connection without an answer, as Consul does when a host has too many (its limit is " + limit + ")"
+	return "it closes the connection without an answer, as Consul does when a host has too many (its limit is " + limit + "), and as what isn't its HTTP port (8500) may do"
 }
 
 // LostError proves that a lock that was ours isn't any more.

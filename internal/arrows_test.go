@@ -118,7 +118,7 @@ func realArrows(t *testing.T) map[string][]string {
 }
 
 // TestPagesNameWhatExists: the tests, files and folders that the pages for developers name
-// are there.
+// are there, and what is said to be "`a`, `b` in `FILE`" is defined in that file.
 func TestPagesNameWhatExists(t *testing.T) {
 	defined := map[string]bool{}
 	root := os.DirFS("..")
@@ -150,6 +150,19 @@ func TestPagesNameWhatExists(t *testing.T) {
 			file, _, _ := strings.Cut(m[1], " ") // what follows are arguments
 			if _, err := fs.Stat(root, strings.TrimSuffix(file, "/")); err != nil {
 				t.Errorf("%s names %s, which doesn't exist", page, file)
+			}
+		}
+		for _, m := range regexp.MustCompile("((?:`[A-Za-z]+`(?:, | and )?)+) in `([a-z_/]+\\.go)`").FindAllStringSubmatch(string(text), -1) {
+			source, err := fs.ReadFile(root, m[2])
+			if err != nil {
+				t.Errorf("%s names %s: %v", page, m[2], err)
+				continue
+			}
+			for _, n := range regexp.MustCompile("[A-Za-z]+").FindAllString(strings.ReplaceAll(m[1], "` and `", "` `"), -1) {
+				// A function, a method, a type, a variable, a constant, or a command.
+				if !regexp.MustCompile(`(?m)^func (\([^)]*\) )?` + n + `[(\[]|^type ` + n + ` |^(var |const |\t)?` + n + ` += |Name: +"` + n + `"`).Match(source) {
+					t.Errorf("%s has %s in %s, where it isn't defined", page, n, m[2])
+				}
 			}
 		}
 	}

@@ -3,6 +3,7 @@ package supervisor
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"syscall"
 	"time"
 )
@@ -138,6 +139,13 @@ func (r Restart) after(out Outcome) bool {
 	return r.Policy == RestartAlways || r.Policy == RestartOnFailure && failed
 }
 
+func restarts(n int) string {
+	if n == 1 {
+		return "1 restart"
+	}
+	return strconv.Itoa(n) + " restarts"
+}
+
 // again reports whether the command is to be started once more.
 func (h *holding) again(out Outcome) bool {
 	if out.Kind != Ended || h.ending() || !h.Restart.after(out) {
@@ -145,7 +153,7 @@ func (h *holding) again(out Outcome) bool {
 	}
 	if h.Restart.Most >= 0 && h.quick >= h.Restart.Most {
 		if h.Restart.Most > 0 {
-			h.Log.Error().Msgf("the command ended (%s) after %d restarts: leaving the lock to others", ending(out), h.quick)
+			h.Log.Error().Msgf("the command ended (%s) after %s: leaving the lock to others", ending(out), restarts(h.quick))
 		}
 		return false
 	}
