@@ -204,6 +204,13 @@ func (in *invocation) runCommand() *cli.Command {
 		if err := o.checkOnce(); err != nil {
 			return err
 		}
+		hooked := o.FenceCmd != "" || o.OnAcquire != "" || o.OnRelease != "" || o.OnLoss != ""
+		switch { // typed: a variable may be there for other runs
+		case o.Restart == "no" && (in.typed["restart-delay"] > 0 || in.typed["max-restarts"] > 0):
+			return usageError("try: --restart on-failure", "--restart-delay and --max-restarts have no effect without --restart")
+		case !hooked && in.typed["hook-timeout"] > 0:
+			return usageError("leave it out, or see --help-all", "--hook-timeout has no effect without a hook")
+		}
 		if o.Tell.Ping != "" && o.Tell.PingFile != "" {
 			return usageError("leave one out", "--ping and --ping-file both say what to ping")
 		}

@@ -118,9 +118,12 @@ func (in *invocation) service(c *cli.Context, o RunOptions) (*service, error) {
 		o.Log.Warn().Msg("everybody can read the token in a unit; use --token-file, or CONSUL_HTTP_TOKEN_FILE in /etc/default/onlyone")
 	}
 	// systemd finds a command by a PATH of its own.
-	if path, err := exec.LookPath(o.Command[0]); err == nil && filepath.IsAbs(path) {
+	switch path, err := exec.LookPath(o.Command[0]); {
+	case err == nil && filepath.IsAbs(path):
 		s.Command = append([]string{path}, o.Command[1:]...)
-	} else if !filepath.IsAbs(o.Command[0]) {
+	case filepath.IsAbs(o.Command[0]):
+		o.Log.Warn().Msgf("%s can't be executed here; is it there where the unit runs?", o.Command[0])
+	default:
 		o.Log.Warn().Msgf("%s isn't found here; give its full path, or systemd looks in /usr/local/bin, /usr/bin and the like", o.Command[0])
 	}
 	if s.calendar != "" {

@@ -69,6 +69,9 @@ type UnreachableError struct {
 }
 
 func (e *UnreachableError) Error() string {
+	if refusesQuery(e.Cause) {
+		return fmt.Sprintf("cannot use Consul at %s: %v", e.Address, e.Cause)
+	}
 	return fmt.Sprintf("cannot reach Consul at %s: %v", e.Address, e.Cause)
 }
 func (e *UnreachableError) Unwrap() error { return e.Cause }
@@ -78,10 +81,19 @@ func (e *UnreachableError) Hint() string { return whereConsulIs(e.Address, e.Cau
 
 func whereConsulIs(address string, err error) string {
 	hint := "check CONSUL_HTTP_ADDR or --http-addr, and: curl " + address + "/v1/status/leader"
-	if errors.Is(err, syscall.ECONNREFUSED) {
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
 		return "is the agent running? Else " + hint
+	case refusesQuery(err):
+		return "are --namespace, --partition and --datacenter right (CONSUL_NAMESPACE, CONSUL_PARTITION)?"
 	}
 	return hint
+}
+
+// refusesQuery: it is a Consul that doesn't know what each request is about.
+func refusesQuery(err error) bool {
+	s, ok := errors.AsType[*StatusError](err)
+	return ok && s.Code == http.StatusBadRequest
 }
 
 // ConnectionLimitError says that the agent takes no more connections from this host. Consul

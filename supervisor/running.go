@@ -3,7 +3,6 @@ package supervisor
 import (
 	"errors"
 	"fmt"
-	"strconv"
 	"syscall"
 	"time"
 )
@@ -139,13 +138,6 @@ func (r Restart) after(out Outcome) bool {
 	return r.Policy == RestartAlways || r.Policy == RestartOnFailure && failed
 }
 
-func restarts(n int) string {
-	if n == 1 {
-		return "1 restart"
-	}
-	return strconv.Itoa(n) + " restarts"
-}
-
 // again reports whether the command is to be started once more.
 func (h *holding) again(out Outcome) bool {
 	if out.Kind != Ended || h.ending() || !h.Restart.after(out) {
@@ -153,7 +145,7 @@ func (h *holding) again(out Outcome) bool {
 	}
 	if h.Restart.Most >= 0 && h.quick >= h.Restart.Most {
 		if h.Restart.Most > 0 {
-			h.Log.Error().Msgf("the command ended (%s) after %s: leaving the lock to others", ending(out), restarts(h.quick))
+			h.Log.Error().Msgf("the command ended (%s) after %d %s: leaving the lock to others", ending(out), h.quick, plural(h.quick, "restart", "restarts"))
 		}
 		return false
 	}

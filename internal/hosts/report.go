@@ -303,7 +303,7 @@ func (r *results) how(w writer) {
 	w("")
 	if len(r.runs) > 0 {
 		run := r.runs[len(r.runs)-1]
-		w("All with default settings. `onlyone run --explain` promises that somebody runs again within %.0f s, and that an outage of up to %.1f s moves nothing.\n", run.Bound, run.Ridden)
+		w("All with default settings. By the time budget (`onlyone run --explain`, README.md) somebody runs again within %.0f s, and an outage of up to %.1f s moves nothing if requests get through at its end.\n", run.Bound, run.Ridden)
 	}
 }
 
