@@ -278,9 +278,11 @@ func (r *runner) signals() <-chan supervisor.Signal {
 			if s.Signal == unix.SIGTERM || s.Signal == unix.SIGINT {
 				r.told.Store(true)
 			}
-			pass := func() { out <- supervisor.Signal(s) }
-			if s.Signal != unix.SIGHUP || !r.manager.reload(pass) {
-				pass()
+			pass := func(reload bool) {
+				out <- supervisor.Signal{Signal: s.Signal, FromTerminal: s.FromTerminal, Reload: reload}
+			}
+			if s.Signal != unix.SIGHUP || !r.manager.reload(func() { pass(true) }) {
+				pass(false)
 			}
 		}
 	}()

@@ -79,7 +79,7 @@ func (h *holding) command() Outcome {
 		}
 		select { // a stop that came while the lock was acquired
 		case sig := <-h.Signals:
-			if endsContender(sig.Signal) {
+			if sig.endsContender() {
 				h.told, h.toldBy, h.stopped = true, sig.Signal, true
 			}
 		default:
@@ -414,7 +414,7 @@ func (s *supervisor) unleased(c Command, limit time.Duration) error {
 				return hookError(Outcome{Kind: Ended, Status: e.Status, TimedOut: e.Lost}, limit)
 			}
 		case sig := <-s.Signals:
-			if endsContender(sig.Signal) {
+			if sig.endsContender() {
 				s.stopped = true
 				s.guard.Kill()
 			}

@@ -202,6 +202,14 @@ func TestRestingKeepsTheLease(t *testing.T) {
 			w.lives(t, "h1 0s-5s", "h2 9s-10s")
 		})
 	}
+	t.Run("told to reload", func(t *testing.T) {
+		w := sceneOf(t, 1, told(life, resting), func(w *world) {
+			w.until(9 * time.Second)
+			w.hosts[0].signals <- Signal{Signal: syscall.SIGHUP, Reload: true}
+			w.until(46 * time.Second)
+		})
+		w.lives(t, "h1 0s-5s", "h1 45s-46s")
+	})
 	t.Run("told what is for the command", func(t *testing.T) {
 		w := sceneOf(t, 1, told(life, resting), func(w *world) {
 			w.until(9 * time.Second)
@@ -452,6 +460,16 @@ func TestOrders(t *testing.T) {
 		w := sceneOf(t, 1, told(life, keep), func(w *world) {
 			w.until(5 * time.Second)
 			w.stepDown()
+			w.until(20 * time.Second)
+		})
+		w.lives(t, "h1 0s-6s", "h1 16s-21s")
+	})
+	t.Run("step-down, then a reload", func(t *testing.T) {
+		w := sceneOf(t, 1, told(life, keep), func(w *world) {
+			w.until(5 * time.Second)
+			w.stepDown()
+			w.until(10 * time.Second)
+			w.hosts[0].signals <- Signal{Signal: syscall.SIGHUP, Reload: true}
 			w.until(20 * time.Second)
 		})
 		w.lives(t, "h1 0s-6s", "h1 16s-21s")
