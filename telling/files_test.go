@@ -351,9 +351,16 @@ func TestTextfileOfAnotherLock(t *testing.T) {
 		t.Error(err)
 	}
 	_, err := NewTextfile(f.path, "batch/report")
-	if err == nil || !strings.Contains(err.Error(), "it has the metrics of the lock backup, and each lock needs a file of its own") {
+	const refused = "it has the metrics of the lock backup, and each lock needs a file of its own"
+	if err == nil || !strings.Contains(err.Error(), refused) {
 		t.Error(err)
 	}
+	// Both began before there was a file.
+	late := &Textfile{path: f.path, name: "batch/report"}
+	if err := late.Write(aRun()); err == nil || !strings.Contains(err.Error(), refused) {
+		t.Error(err)
+	}
+	f.expect(t, aRun(), map[string]float64{"onlyone_attempts_total outcome exited": 2})
 }
 
 // A FIFO that has come in the file's place must not hang the end.
