@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -375,6 +376,12 @@ func TestTextfileBecameFIFO(t *testing.T) {
 // Attempts of one host that end at the same time lose nothing, and a reader never sees half a
 // file.
 func TestConcurrentWriters(t *testing.T) {
+	// In memory, where that can be had: on a busy disk one fsync takes 50 ms, and a writer that
+	// waits for those of the others has its patience over, and writes without the lock.
+	if dir, err := os.MkdirTemp("/dev/shm", "onlyone-test"); err == nil {
+		t.Cleanup(func() { os.RemoveAll(dir) })
+		t.Setenv("TMPDIR", dir)
+	}
 	f := textfile(t)
 	if err := f.Write(aRun()); err != nil {
 		t.Fatal(err)
@@ -409,6 +416,13 @@ func TestConcurrentWriters(t *testing.T) {
 	close(stop)
 	<-read
 	f.expect(t, Run{Outcome: Failed, Ended: aRun().Ended}, map[string]float64{"onlyone_attempts_total outcome conflict": 20, "onlyone_last_success_timestamp_seconds": ended})
+}
+
+// What can't be made durable is written all the same.
+func TestFolderWithoutSync(t *testing.T) {
+	if err := syncFolder("/proc"); err != nil && runtime.GOOS == "linux" {
+		t.Error(err)
+	}
 }
 
 // A folder that somebody else keeps locked costs a second, not the file.
