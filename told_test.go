@@ -187,6 +187,7 @@ func TestResultFile(t *testing.T) {
 	want(j.run(flags+"--http-addr 127.0.0.1:1", "true"), 69, "failed", nil)
 	want(j.run(flags+"--lease 3s", "true"), 78, "failed", nil)
 	want(j.run(flags, "no-such-command"), 127, "failed", nil)
+	want(j.run(flags+"--token-file "+j.dir+"/missing", "true"), 64, "failed", nil)
 	// What an order has stopped isn't started again within the wait: the result is that of the
 	// command that was, not of none.
 	paused := j.run(flags+"-w 300ms", j.child(consultest.ChildOptions{Tag: "c"})...)
