@@ -190,7 +190,7 @@ func TestResultFile(t *testing.T) {
 	want(j.run(flags+"--token-file "+j.dir+"/missing", "true"), 64, "failed", nil)
 	// What an order has stopped isn't started again within the wait: the result is that of the
 	// command that was, not of none.
-	paused := j.run(flags+"-w 300ms", j.child(consultest.ChildOptions{Tag: "c"})...)
+	paused := j.run(flags+"-w 5s", j.child(consultest.ChildOptions{Tag: "c"})...)
 	j.running(3)
 	j.order("pause", "--for 1h").wait(0)
 	want(paused, 75, "conflict", 143.0)
