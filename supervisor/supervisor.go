@@ -430,6 +430,7 @@ func (s *supervisor) contend(ctx context.Context) Outcome {
 		var results chan acquired
 		if s.drained.On {
 			s.Observer.State("drained")
+			s.Log.Info().Msgf("waiting: %s", Order{DrainHost, s.drained.Why})
 		} else {
 			s.Observer.State("contending")
 			a = s.acquire(ctx)
