@@ -113,6 +113,7 @@ func (h *holding) command() Outcome {
 		h.Log.Warn().Msgf("the command ended (%s): starting it again in %s", ending(out), wait.Round(100*time.Millisecond))
 		if !h.rest("restarting", wait) {
 			h.cut = true
+			h.restarts-- // it came to none
 			end := h.unstarted()
 			end.Status = out.Status
 			return end

@@ -196,8 +196,8 @@ func TestRestingKeepsTheLease(t *testing.T) {
 				w.hosts[0].signal(sig)
 				w.until(10 * time.Second)
 			})
-			if o := w.hosts[0].outcome(t, 0, Interrupted, 9*time.Second); o.Signal != sig {
-				t.Errorf("ended by %s, want %s", o.Signal, sig)
+			if o := w.hosts[0].outcome(t, 0, Interrupted, 9*time.Second); o.Signal != sig || o.Result.Restarts != 0 {
+				t.Errorf("ended by %s, with %d restarts; want %s, without", o.Signal, o.Result.Restarts, sig)
 			}
 			w.lives(t, "h1 0s-5s", "h2 9s-10s")
 		})
