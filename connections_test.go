@@ -111,8 +111,9 @@ func TestConnections(t *testing.T) {
 		t.Run(flags, func(t *testing.T) {
 			t.Parallel()
 			consultest.Each(t, func(t *testing.T, version string) {
-				j := newJob(t, shared(t, version))
-				holding, waiting := newCounter(t, j.s), newCounter(t, j.s)
+				s := shared(t, version)
+				holding, waiting := newCounter(t, s), newCounter(t, s)
+				j := newJob(t, s) // last: what a failed test leaves running ends before the counters wait for its connections
 				gate, open := j.gate("gate")
 				flags := flags + " --poll 1s --lease 10s -k 1s"
 				child := func(tag string) []string {
