@@ -180,7 +180,12 @@ func TestConnectionLimit(t *testing.T) {
 		})
 		t.Log(one.stderr())
 		oneLine(t, one.stderr(), j.s.Addr, "200 by default", "waiting")
-		refused := j.run("-n", "true")
+		var refused *proc // one that doesn't wait may find such a place, too: then it is told who has the lock
+		j.await("one that doesn't wait is refused", func() bool {
+			refused = j.run("-n", "true")
+			<-refused.done
+			return refused.cmd.ProcessState.ExitCode() != 75
+		})
 		refused.wait(69)
 		oneLine(t, refused.stderr(), "http_max_conns_per_client")
 
