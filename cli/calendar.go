@@ -44,6 +44,7 @@ func notCalendar(ctx context.Context, expr string) string {
 	ctx, done := context.WithTimeout(ctx, 5*time.Second)
 	defer done()
 	cmd := exec.CommandContext(ctx, "systemd-analyze", "calendar", "--", expr)
+	cmd.Env = append(os.Environ(), "SYSTEMD_LOG_LEVEL=notice", "SYSTEMD_LOG_TARGET=console", "SYSTEMD_LOG_COLOR=0")
 	var said strings.Builder
 	cmd.Stderr = &said
 	if _, ended := errors.AsType[*exec.ExitError](cmd.Run()); !ended || ctx.Err() != nil {
@@ -54,7 +55,7 @@ func notCalendar(ctx context.Context, expr string) string {
 
 // isZone: systemd's last word may be UTC or a zone of the IANA database.
 func isZone(word string) bool {
-	if !strings.ContainsFunc(word, func(r rune) bool { return r >= 'A' && r <= 'Z' }) {
+	if !strings.ContainsFunc(word, func(r rune) bool { return r >= 'A' && r <= 'Z' }) || word == "Local" { // Go's word
 		return false
 	}
 	_, err := time.LoadLocation(word)
@@ -112,7 +113,7 @@ func cronOf(words []string) (string, error) {
 	}
 	if len(words) > 0 {
 		clock := strings.Split(words[0], ":")
-		if len(clock) == 3 && strings.Trim(clock[2], "0") != "" || len(clock) < 2 || len(clock) > 3 {
+		if len(clock) == 3 && (clock[2] == "" || strings.Trim(clock[2], "0") != "") || len(clock) < 2 || len(clock) > 3 {
 			return "", fmt.Errorf("cron has no seconds")
 		}
 		if hour, err = cronField(clock[0], 0, 23); err != nil {
@@ -132,8 +133,15 @@ func cronOf(words []string) (string, error) {
 	return strings.Join([]string{minute, hour, day, month, weekdays}, " "), nil
 }
 
-// cronField translates "*", "*/5", "3", "1..5", "0/15", "8..18/2" and lists of them.
+// cronField translates "*", "3", "1..5", "0/15", "8..18/2" and lists of the latter. Cron's "*/5"
+// isn't systemd's.
 func cronField(s string, low, high int) (string, error) {
+	if s == "*" {
+		return s, nil
+	}
+	if strings.Trim(s, "0123456789.,/") != "" {
+		return "", fmt.Errorf("%q isn't understood", s)
+	}
 	var out []string
 	for part := range strings.SplitSeq(s, ",") {
 		span, step, stepped := strings.Cut(part, "/")
@@ -143,10 +151,7 @@ func cronField(s string, low, high int) (string, error) {
 		if ranged && err == nil {
 			b, err = strconv.Atoi(to)
 		}
-		switch {
-		case span == "*":
-			a, b, err = low, high, nil
-		case stepped && !ranged:
+		if stepped && !ranged {
 			b = high // from there on
 		}
 		n, stepErr := 1, error(nil)
@@ -157,11 +162,8 @@ func cronField(s string, low, high int) (string, error) {
 			return "", fmt.Errorf("%q isn't understood", s)
 		}
 		text := fmt.Sprintf("%d-%d", a, b)
-		switch {
-		case a == b:
+		if a == b {
 			text = strconv.Itoa(a)
-		case span == "*":
-			text = "*"
 		}
 		if stepped && n > 1 && a != b {
 			text += "/" + strconv.Itoa(n)

@@ -42,7 +42,7 @@ func TestCronOf(t *testing.T) {
 			t.Errorf("%q: --once-per refuses what was derived: %v", c.expr, err)
 		}
 	}
-	for _, expr := range []string{"", "*:*:0/10", "*:*:30", "2026-*-* 03:00", "Sat..Mon 00:00", "*-*~1", "Fri *-*-13", "*-*-* 25:00", "*-*-* 3", "03:00 04:00", "x", "*:0/0", "*:30..10", "1-2-3-4"} {
+	for _, expr := range []string{"", "*:*:0/10", "*:*:30", "2026-*-* 03:00", "Sat..Mon 00:00", "*-*~1", "Fri *-*-13", "*-*-* 25:00", "*-*-* 3", "03:00 04:00", "x", "*:0/0", "*:30..10", "1-2-3-4", "*:*/5", "*-*-*/2", "*:1,*", "*:+5", "03:00:"} {
 		if got, err := cronOf(strings.Fields(expr)); err == nil && expr != "" {
 			t.Errorf("%q: %q, want an error", expr, got)
 		}
@@ -103,6 +103,7 @@ func TestOncePer(t *testing.T) {
 		{"*:*:0/10", "UTC", "no seconds"},
 		{"03:00", "", "Europe/Berlin"},
 		{" ", "UTC", "empty"},
+		{"03:00 Local", "UTC", "isn't understood"},
 	} {
 		if _, _, err := oncePer(c.expr, c.zone); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%q in %q: %v", c.expr, c.zone, err)

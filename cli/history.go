@@ -93,7 +93,7 @@ func historyRows(runs []consulsession.CopyRun, copies bool) [][]string {
 		}
 		result := outcome(r.Run)
 		if r.Restarts > 0 {
-			result += fmt.Sprintf(", %d restarts", r.Restarts)
+			result += fmt.Sprintf(", %d %s", r.Restarts, plural(r.Restarts, "restart"))
 		}
 		rows = append(rows, row(orDash(instantOf(r.Started)), strconv.Itoa(r.Copy), orDash(r.Period), orDash(r.Host), took, result, strconv.FormatUint(r.Token, 10)))
 	}

@@ -152,6 +152,10 @@ func (r *runner) run(ctx context.Context) error {
 	host := cmp.Or(r.o.Host, hostname())
 	jitter := func(most time.Duration) time.Duration { return rand.N(max(most, 1)) }
 	per, splay, startBy := r.schedule(host, clock.Now())
+	var err error
+	if r.tell, err = newTeller(r.o, host, per.ID); err != nil {
+		return err
+	}
 	contender, err := consulsession.NewContender(consulsession.Config{
 		Client: r.o.Consul.client(),
 		Prefix: r.o.Prefix, Name: r.o.Name, Lease: r.o.Lease, TTL: r.o.TTL, Poll: r.o.Poll,
@@ -160,13 +164,12 @@ func (r *runner) run(ctx context.Context) error {
 		Host:   host, Pid: os.Getpid(), Command: shown(r.o.Command),
 		Now: clock.Now, Wall: r.o.Now, Jitter: jitter, Log: r.o.Log, Waiting: r.waiting,
 	})
-	if err != nil {
-		return &exitError{code: exitUsage, what: err}
-	}
-	defer contender.Close()
-	if r.tell, err = newTeller(r.o, host, per.ID); err != nil {
+	if err != nil { // a token file that isn't there yet
+		err = &exitError{code: exitUsage, what: err}
+		r.tell.ended(supervisor.Outcome{}, err)
 		return err
 	}
+	defer contender.Close()
 	wait := r.o.Wait
 	if wait == 0 {
 		wait = -1 // for ever; NoWait is the contender's affair
@@ -278,9 +281,11 @@ func (r *runner) signals() <-chan supervisor.Signal {
 			if s.Signal == unix.SIGTERM || s.Signal == unix.SIGINT {
 				r.told.Store(true)
 			}
-			pass := func() { out <- supervisor.Signal(s) }
-			if s.Signal != unix.SIGHUP || !r.manager.reload(pass) {
-				pass()
+			pass := func(reload bool) {
+				out <- supervisor.Signal{Signal: s.Signal, FromTerminal: s.FromTerminal, Reload: reload}
+			}
+			if s.Signal != unix.SIGHUP || !r.manager.reload(func() { pass(true) }) {
+				pass(false)
 			}
 		}
 	}()

@@ -127,12 +127,10 @@ func (in *invocation) service(c *cli.Context, o RunOptions) (*service, error) {
 		o.Log.Warn().Msgf("%s isn't found here; give its full path, or systemd looks in /usr/local/bin, /usr/bin and the like", o.Command[0])
 	}
 	if s.calendar != "" {
-		spec, calendar, err := oncePer(s.calendar, localZone())
-		if err != nil {
-			if why := notCalendar(c.Context, s.calendar); why != "" {
-				return nil, usageError("see CALENDAR EVENTS in systemd.time(7); for example: --on-calendar '*-*-* 02:15'", "systemd can't use --on-calendar %q: %s", s.calendar, why)
-			}
+		if why := notCalendar(c.Context, s.calendar); why != "" {
+			return nil, usageError("see CALENDAR EVENTS in systemd.time(7); for example: --on-calendar '*-*-* 02:15', or '*:0/5' for each 5 minutes", "systemd can't use --on-calendar %q: %s", s.calendar, why)
 		}
+		spec, calendar, err := oncePer(s.calendar, localZone())
 		switch {
 		case in.typed["once-per"] > 0:
 		case err != nil:

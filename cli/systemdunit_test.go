@@ -142,7 +142,7 @@ func TestSystemdCalendar(t *testing.T) {
 	if _, err := exec.LookPath("systemd-analyze"); err != nil {
 		t.Skip("systemd-analyze is missing (Debian's systemd)")
 	}
-	for _, args := range [][]string{{"--on-calendar", "garbage"}, {"--on-calendar", " "}, {"--on-calendar", "--help"}, {"--once-per", "1d", "--on-calendar", "25:00"}} {
+	for _, args := range [][]string{{"--on-calendar", "garbage"}, {"--on-calendar", " "}, {"--on-calendar", "--help"}, {"--on-calendar", "*:*/5"}, {"--on-calendar", "03:00 Local"}, {"--on-calendar", "*:1/100"}, {"--once-per", "1d", "--on-calendar", "25:00"}} {
 		stdout, stderr, code := units(t, append(append([]string{"a"}, args...), "--", "/bin/true")...)
 		if code != exitUsage || !strings.Contains(stderr, fmt.Sprintf("systemd can't use --on-calendar %q", args[len(args)-1])) || stdout != "" {
 			t.Errorf("%q: exit %d, %q, %q", args, code, stdout, stderr)

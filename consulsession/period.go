@@ -162,7 +162,8 @@ func (p Period) begin(r PeriodRecord, host string, pid int, session string, now 
 // end is the record after a run that was begun as r.
 func (r PeriodRecord) end(token uint64, e Ended) PeriodRecord {
 	r.State, r.Token, r.Exit = periodEnded, token, e.Exit
-	r.Ended, r.Seconds = stamp(e.Ended.Truncate(time.Millisecond)), e.Ended.Sub(e.Started).Seconds()
+	// Where a guard wrote the end, or the machine was suspended before we saw it, it is by a clock that jumps.
+	r.Ended, r.Seconds = stamp(e.Ended.Truncate(time.Millisecond)), max(e.Ended.Sub(e.Started).Seconds(), 0)
 	switch e.Outcome {
 	case "stopped", "lost", "failed": // not its own end: another may begin it again
 		r.State = periodStopped

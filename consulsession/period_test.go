@@ -182,6 +182,14 @@ func TestPeriodEnd(t *testing.T) {
 	}
 }
 
+// A clock that was set back makes no run that took less than nothing.
+func TestPeriodEndBeforeItsStart(t *testing.T) {
+	r := daily(dayOne, OnCrash).begin(PeriodRecord{}, "h1", 7, "s1", dayOne).end(42, Ended{Started: dayOne, Ended: dayOne.Add(-time.Hour), Outcome: "exited"})
+	if r.Seconds != 0 {
+		t.Errorf("it took %g s", r.Seconds)
+	}
+}
+
 func TestParsePeriod(t *testing.T) {
 	good := string(encode(daily(dayOne, OnCrash).begin(PeriodRecord{}, "h1", 7, "s1", dayOne)))
 	for _, c := range []struct {

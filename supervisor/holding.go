@@ -522,7 +522,7 @@ func (h *holding) signal(s Signal) {
 		}
 	default: // meant for the command: a hook would be ended half-way by it
 		switch {
-		case !h.alive && endsContender(s.Signal): // resting, with nobody to forward it to
+		case !h.alive && s.endsContender(): // resting, with nobody to forward it to
 			h.told, h.toldBy, h.stopped = true, s.Signal, true
 		case !s.FromTerminal && h.main:
 			h.guard.Signal(s.Signal)

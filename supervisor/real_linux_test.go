@@ -135,7 +135,7 @@ func keeperMain() int {
 	sigs := make(chan Signal, 8)
 	go func() {
 		for x := range in {
-			sigs <- Signal(x)
+			sigs <- Signal{Signal: x.Signal, FromTerminal: x.FromTerminal}
 		}
 	}()
 	out := Run(context.Background(), Config{

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -53,7 +54,13 @@ func TestRungsAreGivenBack(t *testing.T) {
 		}
 		return on
 	}
-	was := subreaper()
+	cgroups := func() (all []string) {
+		if parent, err := ownCgroup(); err == nil {
+			all, _ = filepath.Glob(filepath.Join(parent, "onlyone-"+strconv.Itoa(os.Getpid())+"-*"))
+		}
+		return all
+	}
+	was, before := subreaper(), cgroups() // of one that was killed with its guard and had our pid
 	names := map[string]Rung{}
 	for _, r := range Rungs() {
 		names[r.Name] = r
@@ -68,10 +75,8 @@ func TestRungsAreGivenBack(t *testing.T) {
 	if subreaper() != was {
 		t.Errorf("subreaper was %d and is %d", was, subreaper())
 	}
-	if parent, err := ownCgroup(); err == nil {
-		if left, _ := filepath.Glob(filepath.Join(parent, "onlyone-"+strconv.Itoa(os.Getpid())+"-*")); len(left) > 0 {
-			t.Errorf("cgroups are left: %s", left)
-		}
+	if left := cgroups(); !slices.Equal(left, before) {
+		t.Errorf("cgroups are left: %s, before: %s", left, before)
 	}
 	tasks, err := os.ReadDir("/proc/self/task")
 	if err != nil {

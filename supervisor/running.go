@@ -79,7 +79,7 @@ func (h *holding) command() Outcome {
 		}
 		select { // a stop that came while the lock was acquired
 		case sig := <-h.Signals:
-			if endsContender(sig.Signal) {
+			if sig.endsContender() {
 				h.told, h.toldBy, h.stopped = true, sig.Signal, true
 			}
 		default:
@@ -97,7 +97,8 @@ func (h *holding) command() Outcome {
 		out := h.run(cmd, true, "running", h.MaxRuntime)
 		h.ended, h.cut = time.Now(), h.stopRequested() && !h.own
 		if h.goneAt > 0 { // this process may have been stopped since
-			h.ended = h.ended.Add(h.goneAt - h.Clock.Now())
+			// Round: Go's monotonic clock doesn't count suspends, goneAt does.
+			h.ended = h.ended.Round(0).Add(h.goneAt - h.Clock.Now())
 		}
 		h.Observer.Ended(h.result(out))
 		if h.Clock.Now()-start >= steadyRun {
@@ -113,6 +114,7 @@ func (h *holding) command() Outcome {
 		h.Log.Warn().Msgf("the command ended (%s): starting it again in %s", ending(out), wait.Round(100*time.Millisecond))
 		if !h.rest("restarting", wait) {
 			h.cut = true
+			h.restarts-- // it came to none
 			end := h.unstarted()
 			end.Status = out.Status
 			return end
@@ -414,7 +416,7 @@ func (s *supervisor) unleased(c Command, limit time.Duration) error {
 				return hookError(Outcome{Kind: Ended, Status: e.Status, TimedOut: e.Lost}, limit)
 			}
 		case sig := <-s.Signals:
-			if endsContender(sig.Signal) {
+			if sig.endsContender() {
 				s.stopped = true
 				s.guard.Kill()
 			}

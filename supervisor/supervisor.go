@@ -107,10 +107,11 @@ type Guard interface {
 }
 
 // Signal is a signal that came to the keeper. FromTerminal: the terminal has sent it to
-// the command, too.
+// the command, too. Reload: a service manager's word for the command, so that it ends nobody.
 type Signal struct {
 	Signal       syscall.Signal
 	FromTerminal bool
+	Reload       bool
 }
 
 // Config is what a supervisor needs.
@@ -312,7 +313,7 @@ func (s *supervisor) idle(d time.Duration) (stop Signal, stopped bool) {
 		case <-timer.C:
 			return Signal{}, false
 		case sig := <-s.Signals:
-			if endsContender(sig.Signal) {
+			if sig.endsContender() {
 				return sig, true
 			}
 		case s.drained = <-s.Drains:
@@ -429,6 +430,7 @@ func (s *supervisor) contend(ctx context.Context) Outcome {
 		var results chan acquired
 		if s.drained.On {
 			s.Observer.State("drained")
+			s.Log.Info().Msgf("waiting: %s", Order{DrainHost, s.drained.Why})
 		} else {
 			s.Observer.State("contending")
 			a = s.acquire(ctx)
@@ -466,7 +468,7 @@ func (s *supervisor) contend(ctx context.Context) Outcome {
 			case <-late:
 				because = ErrTooLate
 			case sig := <-s.Signals:
-				if endsContender(sig.Signal) && stop.Signal == 0 {
+				if sig.endsContender() && stop.Signal == 0 {
 					stop, because = sig, interrupted{}
 				}
 			case s.drained = <-s.Drains:
@@ -501,10 +503,10 @@ func (interrupted) Error() string             { return "interrupted" }
 func (interrupted) LeaveLimit() time.Duration { return leaveLimit }
 
 // endsContender: with no command to forward them to, these have their usual effect.
-func endsContender(s syscall.Signal) bool {
-	switch s {
+func (s Signal) endsContender() bool {
+	switch s.Signal {
 	case syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT:
-		return true
+		return !s.Reload
 	}
 	return false
 }
@@ -648,10 +650,10 @@ func (s *supervisor) unlock(t Term, r RunResult, last bool) {
 			select {
 			case <-s.Turns:
 			case sig := <-s.Signals:
-				if s.stopped && endsContender(sig.Signal) {
+				if s.stopped && sig.endsContender() {
 					cancel()
 				}
-				s.stopped = s.stopped || endsContender(sig.Signal)
+				s.stopped = s.stopped || sig.endsContender()
 			case <-done:
 				return
 			}

@@ -196,12 +196,20 @@ func TestRestingKeepsTheLease(t *testing.T) {
 				w.hosts[0].signal(sig)
 				w.until(10 * time.Second)
 			})
-			if o := w.hosts[0].outcome(t, 0, Interrupted, 9*time.Second); o.Signal != sig {
-				t.Errorf("ended by %s, want %s", o.Signal, sig)
+			if o := w.hosts[0].outcome(t, 0, Interrupted, 9*time.Second); o.Signal != sig || o.Result.Restarts != 0 {
+				t.Errorf("ended by %s, with %d restarts; want %s, without", o.Signal, o.Result.Restarts, sig)
 			}
 			w.lives(t, "h1 0s-5s", "h2 9s-10s")
 		})
 	}
+	t.Run("told to reload", func(t *testing.T) {
+		w := sceneOf(t, 1, told(life, resting), func(w *world) {
+			w.until(9 * time.Second)
+			w.hosts[0].signals <- Signal{Signal: syscall.SIGHUP, Reload: true}
+			w.until(46 * time.Second)
+		})
+		w.lives(t, "h1 0s-5s", "h1 45s-46s")
+	})
 	t.Run("told what is for the command", func(t *testing.T) {
 		w := sceneOf(t, 1, told(life, resting), func(w *world) {
 			w.until(9 * time.Second)
@@ -482,6 +490,16 @@ func TestOrders(t *testing.T) {
 		w := sceneOf(t, 1, told(life, keep), func(w *world) {
 			w.until(5 * time.Second)
 			w.stepDown()
+			w.until(20 * time.Second)
+		})
+		w.lives(t, "h1 0s-6s", "h1 16s-21s")
+	})
+	t.Run("step-down, then a reload", func(t *testing.T) {
+		w := sceneOf(t, 1, told(life, keep), func(w *world) {
+			w.until(5 * time.Second)
+			w.stepDown()
+			w.until(10 * time.Second)
+			w.hosts[0].signals <- Signal{Signal: syscall.SIGHUP, Reload: true}
 			w.until(20 * time.Second)
 		})
 		w.lives(t, "h1 0s-6s", "h1 16s-21s")

@@ -85,14 +85,17 @@ func Terms(dir string) ([]Term, error) {
 			continue
 		}
 		file, err := e.Info()
-		if err != nil {
-			return terms, err
+		var info []byte
+		if err == nil {
+			info, err = os.ReadFile(filepath.Join(dir, e.Name()))
 		}
-		info, err := os.ReadFile(filepath.Join(dir, e.Name()))
-		if err != nil {
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // dropped a moment ago, by the guard
+		case err != nil:
 			return terms, err
+		default:
+			terms = append(terms, Term{info, file.ModTime()})
 		}
-		terms = append(terms, Term{info, file.ModTime()})
 	}
 	return terms, nil
 }

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 )
@@ -63,4 +64,30 @@ func TestTermDir(t *testing.T) {
 			t.Errorf("%+v: %q", c, got)
 		}
 	}
+}
+
+// A term that is dropped between two looks at it is none.
+func TestDroppedMeanwhile(t *testing.T) {
+	dir, info := t.TempDir(), []byte(`{"Session":"a"}`)
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				_ = KeepTerm(dir, info)
+				_ = DropTerm(dir, info)
+			}
+		}
+	})
+	for range 5000 {
+		if terms, err := Terms(dir); err != nil || len(terms) > 0 && string(terms[0].Info) != string(info) {
+			t.Errorf("%q, %v", terms, err)
+			break
+		}
+	}
+	close(stop)
+	wg.Wait()
 }

@@ -114,7 +114,7 @@ func createBeside(path string, mode fs.FileMode) (*os.File, error) {
 }
 
 // syncFolder makes a rename in it durable. A folder that may be written but not read can't be
-// synced.
+// synced, nor can any on some file systems (FUSE).
 func syncFolder(dir string) error {
 	d, err := os.Open(dir)
 	if errors.Is(err, fs.ErrPermission) {
@@ -124,7 +124,10 @@ func syncFolder(dir string) error {
 		return err
 	}
 	defer d.Close()
-	return d.Sync()
+	if err := d.Sync(); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOTSUP) {
+		return err
+	}
+	return nil
 }
 
 // lockPatience bounds the wait for another writer, who needs a few fsyncs.

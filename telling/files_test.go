@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -351,9 +352,16 @@ func TestTextfileOfAnotherLock(t *testing.T) {
 		t.Error(err)
 	}
 	_, err := NewTextfile(f.path, "batch/report")
-	if err == nil || !strings.Contains(err.Error(), "it has the metrics of the lock backup, and each lock needs a file of its own") {
+	const refused = "it has the metrics of the lock backup, and each lock needs a file of its own"
+	if err == nil || !strings.Contains(err.Error(), refused) {
 		t.Error(err)
 	}
+	// Both began before there was a file.
+	late := &Textfile{path: f.path, name: "batch/report"}
+	if err := late.Write(aRun()); err == nil || !strings.Contains(err.Error(), refused) {
+		t.Error(err)
+	}
+	f.expect(t, aRun(), map[string]float64{"onlyone_attempts_total outcome exited": 2})
 }
 
 // A FIFO that has come in the file's place must not hang the end.
@@ -368,6 +376,12 @@ func TestTextfileBecameFIFO(t *testing.T) {
 // Attempts of one host that end at the same time lose nothing, and a reader never sees half a
 // file.
 func TestConcurrentWriters(t *testing.T) {
+	// In memory, where that can be had: on a busy disk one fsync takes 50 ms, and a writer that
+	// waits for those of the others has its patience over, and writes without the lock.
+	if dir, err := os.MkdirTemp("/dev/shm", "onlyone-test"); err == nil {
+		t.Cleanup(func() { os.RemoveAll(dir) })
+		t.Setenv("TMPDIR", dir)
+	}
 	f := textfile(t)
 	if err := f.Write(aRun()); err != nil {
 		t.Fatal(err)
@@ -402,6 +416,13 @@ func TestConcurrentWriters(t *testing.T) {
 	close(stop)
 	<-read
 	f.expect(t, Run{Outcome: Failed, Ended: aRun().Ended}, map[string]float64{"onlyone_attempts_total outcome conflict": 20, "onlyone_last_success_timestamp_seconds": ended})
+}
+
+// What can't be made durable is written all the same.
+func TestFolderWithoutSync(t *testing.T) {
+	if err := syncFolder("/proc"); err != nil && runtime.GOOS == "linux" {
+		t.Error(err)
+	}
 }
 
 // A folder that somebody else keeps locked costs a second, not the file.

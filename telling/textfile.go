@@ -90,13 +90,22 @@ func NewTextfile(path, name string) (*Textfile, error) {
 		return fail(err)
 	}
 	f := &Textfile{path: at, name: name}
-	if other := f.otherName(f.old()); other != "" {
-		return fail(fmt.Errorf("it has the metrics of the lock %s, and each lock needs a file of its own; remove it if %s isn't run here any more", other, other))
+	if err := f.ours(); err != nil {
+		return fail(err)
 	}
 	return f, nil
 }
 
-// Write adds r to the file. Its mode is 0644: the collector is another user.
+// ours refuses the file of another lock.
+func (f *Textfile) ours() error {
+	if other := f.otherName(f.old()); other != "" {
+		return fmt.Errorf("it has the metrics of the lock %s, and each lock needs a file of its own; remove it if %s isn't run here any more", other, other)
+	}
+	return nil
+}
+
+// Write adds r to the file, unless another lock has made it since NewTextfile. Its mode is 0644:
+// the collector is another user.
 func (f *Textfile) Write(r Run) error {
 	if f == nil {
 		return nil
@@ -105,7 +114,11 @@ func (f *Textfile) Write(r Run) error {
 		r.Ended = time.Now()
 	}
 	defer lockFolder(filepath.Dir(f.path))()
-	if err := replace(f.path, f.read(r.Ended).with(r).text(), 0o644, false); err != nil {
+	err := f.ours()
+	if err == nil {
+		err = replace(f.path, f.read(r.Ended).with(r).text(), 0o644, false)
+	}
+	if err != nil {
 		return fmt.Errorf("cannot write the metrics to %s: %w", f.path, err)
 	}
 	return nil

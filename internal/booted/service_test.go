@@ -177,6 +177,19 @@ func TestReload(t *testing.T) {
 	}
 }
 
+// Between restarts there is nothing to reload, and onlyone goes on.
+func TestReloadWhileResting(t *testing.T) {
+	t.Parallel()
+	j := newJob(t, web[:1], "--restart always --restart-delay 1h", consultest.ChildOptions{}, "true")
+	j.start(web[0], "restarting")
+	web[0].sh(t, "systemctl reload "+j.unit)
+	time.Sleep(3 * time.Second) // it would end at once, and be started again after two
+	web[0].state(t, j.unit, "active", "restarting")
+	if n := web[0].show(t, j.unit, "NRestarts"); n != "0" {
+		t.Errorf("restarted %s times\n%s", n, web[0].journal(j.unit))
+	}
+}
+
 func TestReboot(t *testing.T) {
 	t.Parallel()
 	j := newJob(t, []*host{web[3], web[0]}, "", consultest.ChildOptions{})
