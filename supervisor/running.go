@@ -134,6 +134,11 @@ func (r Restart) records() Records {
 	return RecordAll
 }
 
+// final reports whether there is no restart after an exit with code.
+func (r Restart) final(code int) bool {
+	return r.Policy == RestartNo || r.Policy == RestartOnFailure && code == 0
+}
+
 // after reports whether the policy wants a restart after such an end.
 func (r Restart) after(out Outcome) bool {
 	failed := out.TimedOut || !out.Status.Exited() || out.Status.ExitStatus() != 0
@@ -256,7 +261,7 @@ func (h *holding) finished() *RunResult {
 		return nil
 	}
 	r := h.result(Outcome{Kind: Ended, Status: h.status, TimedOut: h.timedOut, Killed: h.killed})
-	if h.ended.IsZero() || h.Restart.Policy == RestartAlways || h.Restart.Policy == RestartOnFailure && r.Exit != 0 {
+	if h.ended.IsZero() || !h.Restart.final(r.Exit) {
 		return &RunResult{Started: h.begun, Ended: h.ended, Restarts: h.restarts}
 	}
 	return &r
@@ -353,8 +358,13 @@ func (h *holding) result(o Outcome) RunResult {
 		case r.Exit != 0 && h.cut:
 			r.Outcome = "stopped"
 		}
-	case Lost:
-		r.Outcome = "lost"
+	case Lost, Failed:
+		r.Outcome = map[Kind]string{Lost: "lost", Failed: "failed"}[o.Kind]
+		// Lost while what the command left behind was being ended: how it ended itself is known, and
+		// Consul takes it only if the lock is still ours.
+		if code, outcome := exitOf(h.status); h.main && h.own && h.Restart.final(code) {
+			r.Exit, r.Outcome = code, outcome
+		}
 	case NotFenced:
 		r.Outcome = "unfenced"
 	case NotStarted:

@@ -291,6 +291,37 @@ func TestEndedWithLeftovers(t *testing.T) {
 	}
 }
 
+// Nor does the loss of the guard meanwhile: while the lock is still ours, a period that is done is
+// recorded as done.
+func TestGuardGoneWithLeftovers(t *testing.T) {
+	for name, c := range map[string]struct {
+		do   func(h *simHost)
+		kind Kind
+		at   Instant
+	}{
+		"stopped": {func(h *simHost) { h.guards.close(); time.AfterFunc(time.Minute, h.guards.open) }, Lost, 22600*time.Millisecond + enforceAfter + enforceAfter/10 + killPause},
+		"killed":  {(*simHost).killGuard, Failed, 6*time.Second + killPause},
+	} {
+		for _, exit := range []int{0, 3} {
+			for policy, outcome := range map[RestartPolicy]string{RestartNo: "exited", RestartAlways: map[Kind]string{Lost: "lost", Failed: "failed"}[c.kind]} {
+				t.Run(fmt.Sprintf("%s, exit %d, policy %d", name, exit, policy), func(t *testing.T) {
+					w := sceneOf(t, 1, told(childLife{runs: 5 * time.Second, exit: exit, leaves: time.Minute, deaf: true}, func(c *Config) {
+						c.Restart = Restart{Policy: policy, Delay: time.Second, Most: -1}
+					}), func(w *world) {
+						w.hosts[0].endAfterRun()
+						w.until(6 * time.Second)
+						c.do(w.hosts[0])
+						w.until(90 * time.Second)
+					})
+					if o := w.hosts[0].outcome(t, 0, c.kind, c.at); o.Result.Outcome != outcome || outcome == "exited" && o.Result.Exit != exit {
+						t.Errorf("%+v, want %s %d", o.Result, outcome, exit)
+					}
+				})
+			}
+		}
+	}
+}
+
 // Nor does what is found beside that end after a suspend: what is seen first is chance.
 func TestEndedBeforeItWasTold(t *testing.T) {
 	for name, c := range map[string]struct {
