@@ -90,10 +90,11 @@ func whereConsulIs(address string, err error) string {
 	return hint
 }
 
-// refusesQuery: it is a Consul that doesn't know what each request is about.
+// refusesQuery: it is a Consul, which doesn't know what all requests have (agent/http_ce.go of its
+// source). A server that wants https says 400, too.
 func refusesQuery(err error) bool {
 	s, ok := errors.AsType[*StatusError](err)
-	return ok && s.Code == http.StatusBadRequest
+	return ok && s.Code == http.StatusBadRequest && strings.Contains(s.Error(), "a Consul Enterprise feature")
 }
 
 // ConnectionLimitError says that the agent takes no more connections from this host. Consul
