@@ -378,10 +378,12 @@ func (h *holding) event(e Event, ok bool) {
 	}
 }
 
-// ownEnd: whatever was asked for since, or in the same moment, is not how the command ended.
+// ownEnd: what was ordered since, or in the same moment, is not how the command ended. A stop
+// signal may be, though we didn't pass it on: a terminal and systemd send it to the command, too.
 func (h *holding) ownEnd(e Event) {
 	if e.Own {
-		h.own, h.timedOut = true, false
+		h.timedOut = false
+		h.own = h.own || !h.told && !h.asked
 	}
 }
 

@@ -291,7 +291,27 @@ func TestEndedWithLeftovers(t *testing.T) {
 	}
 }
 
-// Nor does the loss of the guard meanwhile: while the lock is still ours, a period that is done is
+// A stop signal that the command got, too (from a terminal, from systemd), has stopped it, though the
+// guard has told it nothing.
+func TestToldBesideTheCommand(t *testing.T) {
+	for range 8 {
+		w := sceneOf(t, 1, told(childLife{runs: 5 * time.Second, exit: 3}, func(*Config) {}), func(w *world) {
+			w.hosts[0].endAfterRun()
+			w.until(4 * time.Second)
+			w.hosts[0].guards.close() // the keeper's word doesn't come to it in time
+			w.until(4900 * time.Millisecond)
+			w.hosts[0].signal(syscall.SIGTERM)
+			w.until(5500 * time.Millisecond)
+			w.hosts[0].guards.open()
+			w.until(30 * time.Second)
+		})
+		if o := w.hosts[0].outcome(t, 0, Ended, 5500*time.Millisecond); o.Result.Outcome != "stopped" || o.Result.Exit != 3 {
+			t.Fatalf("%+v, want stopped 3", o.Result)
+		}
+	}
+}
+
+// What comes while only what the command left behind is being ended, such as the loss of the guard, doesn't change how it ended: while the lock is still ours, a period that is done is
 // recorded as done.
 func TestGuardGoneWithLeftovers(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -329,7 +349,7 @@ func TestEndedBeforeItWasTold(t *testing.T) {
 		do    func(w *world)
 	}{
 		"its time is over": {func(c *Config) { c.MaxRuntime = 6 * time.Second }, func(*world) {}},
-		"a stop signal":    {func(*Config) {}, func(w *world) { w.hosts[0].signal(syscall.SIGTERM) }},
+		"an order":         {func(*Config) {}, (*world).stepDown},
 	} {
 		for _, exit := range []int{0, 3} {
 			t.Run(fmt.Sprintf("%s, exit %d", name, exit), func(t *testing.T) {
