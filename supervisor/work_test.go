@@ -202,22 +202,19 @@ func TestRestingKeepsTheLease(t *testing.T) {
 			w.lives(t, "h1 0s-5s", "h2 9s-10s")
 		})
 	}
-	t.Run("told to reload", func(t *testing.T) {
-		w := sceneOf(t, 1, told(life, resting), func(w *world) {
-			w.until(9 * time.Second)
-			w.hosts[0].signals <- Signal{Signal: syscall.SIGHUP, Reload: true}
-			w.until(46 * time.Second)
+	for name, sig := range map[string]Signal{
+		"told to reload":               {Signal: syscall.SIGHUP, Reload: true},
+		"told what is for the command": {Signal: syscall.SIGUSR1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := sceneOf(t, 1, told(life, resting), func(w *world) {
+				w.until(9 * time.Second)
+				w.hosts[0].signals <- sig
+				w.until(46 * time.Second)
+			})
+			w.lives(t, "h1 0s-5s", "h1 45s-46s")
 		})
-		w.lives(t, "h1 0s-5s", "h1 45s-46s")
-	})
-	t.Run("told what is for the command", func(t *testing.T) {
-		w := sceneOf(t, 1, told(life, resting), func(w *world) {
-			w.until(9 * time.Second)
-			w.hosts[0].signal(syscall.SIGUSR1)
-			w.until(46 * time.Second)
-		})
-		w.lives(t, "h1 0s-5s", "h1 45s-46s")
-	})
+	}
 	t.Run("keeper killed: the guard releases", func(t *testing.T) {
 		w := sceneOf(t, 2, told(life, resting), func(w *world) {
 			w.until(9 * time.Second)

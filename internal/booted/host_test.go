@@ -51,7 +51,7 @@ func boot(name string) (*host, error) {
 	if err := os.Chmod(filepath.Join(base(), "shared"), 0o1777); err != nil {
 		return nil, err
 	}
-	options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", filepath.Join(base(), "root"), upper, work)
+	options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", filepath.Join(base(), "tree"), upper, work)
 	if err := unix.Mount("overlay", h.root, "overlay", 0, options); err != nil {
 		return nil, fmt.Errorf("cannot mount the root of %s: %w", name, err)
 	}
