@@ -706,14 +706,13 @@ func (c *Contender) retry(ctx context.Context, what string, f func(context.Conte
 	}
 }
 
-// answered is f, which makes something in Consul, for a caller that gives up: a request that is
-// under way is answered in a moment, and then it is known what there is to be undone.
+// answered is f, which makes something in Consul, for retry when its caller gives up: a request that
+// is under way is answered in a moment, and then it is known what there is to be undone. The
+// deadline of an attempt stays: a timeout counts against the address, a stop doesn't.
 func answered(f func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
-		on, cancel := context.WithCancel(context.WithoutCancel(ctx))
-		if limit, ok := ctx.Deadline(); ok { // as it was: a timeout counts against the address, a stop doesn't
-			on, cancel = context.WithDeadline(context.WithoutCancel(ctx), limit)
-		}
+		limit, _ := ctx.Deadline() // retry has set it
+		on, cancel := context.WithDeadline(context.WithoutCancel(ctx), limit)
 		defer cancel()
 		defer context.AfterFunc(ctx, func() {
 			timer := time.AfterFunc(answerLimit, cancel)
