@@ -3,9 +3,10 @@
 package main_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
-	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"os/user"
@@ -13,6 +14,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -266,7 +268,7 @@ func startPostgres(t *testing.T) []string {
 		}
 		attr.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
 	}
-	port := freePort(t)
+	port := strconv.Itoa(freePort(t))
 	command := func(name string, args ...string) *exec.Cmd {
 		cmd := exec.Command(programs[name], args...)
 		cmd.Dir, cmd.SysProcAttr = dir, attr
@@ -305,16 +307,6 @@ func startPostgres(t *testing.T) []string {
 	return env
 }
 
-func freePort(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	return port
-}
-
 func fencingKV(t *testing.T) {
 	key := "fencing/" + unusual.ReplaceAllString(t.Name(), "-") + "/app"
 	r := newRecipe(t, "app/report", key)
@@ -336,8 +328,8 @@ func fencingKV(t *testing.T) {
 }
 
 func fencingHTTP(t *testing.T) {
-	port := freePort(t)
-	r := newRecipe(t, "127.0.0.1:8080", "127.0.0.1:"+port)
+	addr := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	r := newRecipe(t, "127.0.0.1:8080", addr)
 	r.need("curl", "curl")
 	for name, text := range map[string]string{"service.go": r.block("service"), "go.mod": "module example\n\ngo 1.22\n"} {
 		if err := os.WriteFile(filepath.Join(r.dir, name), []byte(text), 0o600); err != nil {
@@ -348,23 +340,28 @@ func fencingHTTP(t *testing.T) {
 		t.Errorf("gofmt and vet say: %s", said)
 	}
 	file := filepath.Join(r.dir, "document")
-	server := exec.Command(filepath.Join(r.dir, "service"), "127.0.0.1:"+port, file)
-	server.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	server := exec.Command(filepath.Join(r.dir, "service"), addr, file)
+	var said bytes.Buffer
+	server.Stderr, server.SysProcAttr = &said, &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
+	stop := sync.OnceFunc(func() {
 		_ = server.Process.Kill()
 		_ = server.Wait()
-	}()
+	})
+	defer stop()
+	// Not just anybody who listens there: the service, which wants a token.
 	if !soon(patience, func() bool {
-		c, err := net.Dial("tcp", "127.0.0.1:"+port)
-		if err == nil {
-			c.Close()
+		resp, err := http.Get("http://" + addr)
+		if err != nil {
+			return false
 		}
-		return err == nil
+		resp.Body.Close()
+		return resp.StatusCode == http.StatusPreconditionRequired
 	}) {
-		t.Fatal("the service doesn't listen")
+		stop()
+		t.Fatalf("the service doesn't answer at %s: %s", addr, &said)
 	}
 	r.inRun(79, "FENCE_TOKEN=\n"+r.block("service-write")) // no token
 	r.inRun(0, r.block("service-write"))

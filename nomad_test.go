@@ -90,10 +90,7 @@ type allocation struct {
 // a port that other tests would want, too, and, if there is one, the command.
 func (j *job) allocate(task nomadTask, node string, command ...string) *allocation {
 	j.t.Helper()
-	port, err := consultest.FreePort()
-	if err != nil {
-		j.t.Fatal(err)
-	}
+	port := freePort(j.t)
 	args := task.on(node, port)
 	i := slices.Index(args, "--")
 	args[i-1] = j.name

@@ -1031,10 +1031,7 @@ func TestNotConsul(t *testing.T) {
 	t.Run("nobody listens", func(t *testing.T) {
 		t.Parallel()
 		j := newJob(t, s)
-		port, err := consultest.FreePort()
-		if err != nil {
-			t.Fatal(err)
-		}
+		port := freePort(t)
 		addr := fmt.Sprintf("127.0.0.1:%d", port)
 		for _, flags := range []string{"", "-n "} {
 			p := j.run(flags+"--http-addr "+addr, "echo", "ran")
@@ -1051,6 +1048,16 @@ func TestNotConsul(t *testing.T) {
 		p.wait(69)
 		oneLine(t, p.stderr(), proxy.Addr, "no answer in time", "CONSUL_HTTP_ADDR")
 	})
+}
+
+// freePort is a port of 127.0.0.1 for a server that a test will start.
+func freePort(t *testing.T) int {
+	t.Helper()
+	port, err := consultest.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
 }
 
 // serve answers on a port of 127.0.0.1 as long as the test runs.

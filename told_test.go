@@ -233,10 +233,7 @@ func scrape(t *testing.T, text io.Reader) map[string]float64 {
 func TestMetricsListen(t *testing.T) {
 	t.Parallel()
 	j := newJob(t, shared(t, consultest.Version()))
-	port, err := consultest.FreePort()
-	if err != nil {
-		t.Fatal(err)
-	}
+	port := freePort(t)
 	get := func(path string) (int, string) {
 		resp, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d%s", port, path))
 		if err != nil {

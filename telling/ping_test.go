@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -274,7 +273,7 @@ func TestPingFailures(t *testing.T) {
 	}
 	t.Run("refuses", func(t *testing.T) {
 		t.Parallel()
-		fails(t, closedPort(t), "connection refused")
+		fails(t, "http://127.0.0.1:1", "connection refused")
 	})
 	t.Run("has an unknown certificate", func(t *testing.T) {
 		t.Parallel()
@@ -334,16 +333,6 @@ func raw(w http.ResponseWriter, text string) {
 	}
 	defer c.Close()
 	io.WriteString(c, text)
-}
-
-// closedPort is a URL on which nobody listens.
-func closedPort(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return "http://" + l.Addr().String()
 }
 
 // Servers that hang, in real time: each may cost the end 2 s, and the bound here is for those

@@ -8,18 +8,20 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/a-seed-0bc5ead7/onlyone/internal/consultest"
 )
 
 // lab is what all measurements share: one Consul server, the binaries, a folder.
@@ -156,9 +158,13 @@ func (l *lab) serve(ctx context.Context) error {
 		return fmt.Errorf("cannot run %s: %w", l.consul, err)
 	}
 	l.version, _, _ = strings.Cut(string(out), "\n")
-	ports, err := freePorts(4)
-	if err != nil {
-		return err
+	var ports [4]string
+	for i := range ports {
+		port, err := consultest.FreePort()
+		if err != nil {
+			return err
+		}
+		ports[i] = strconv.Itoa(port)
 	}
 	log, err := os.Create(l.file("consul"))
 	if err != nil {
@@ -201,23 +207,6 @@ func (l *lab) serve(ctx context.Context) error {
 		words, _ := os.ReadFile(l.file("consul"))
 		return fmt.Errorf("consul is not up: %w\n%s", err, words)
 	}
-}
-
-func freePorts(n int) ([]string, error) {
-	var ports []string
-	for range n {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, err
-		}
-		defer ln.Close()
-		_, port, err := net.SplitHostPort(ln.Addr().String())
-		if err != nil {
-			return nil, err
-		}
-		ports = append(ports, port)
-	}
-	return ports, nil
 }
 
 // ask sends one request to the server; everything but 200 is an error.

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -297,7 +298,6 @@ func (s *Server) Token(rules string) (string, error) {
 	return t.SecretID, nil
 }
 
-// freePorts picks ports below those that the system gives to outgoing connections.
 func freePorts() (p ports, err error) {
 	for _, port := range []*int{&p.http, &p.server, &p.serf} {
 		if *port, err = FreePort(); err != nil {
@@ -307,11 +307,16 @@ func freePorts() (p ports, err error) {
 	return p, nil
 }
 
-// FreePort is a port of 127.0.0.1 on which nobody listens now.
+// FreePort is a port of 127.0.0.1 on which nobody listens now. It lies below those that the
+// system gives to outgoing connections and to whoever asks for any port, and no two callers of
+// one process get the same: much later a server can still bind it.
 func FreePort() (int, error) {
 	var err error
 	for range 100 {
 		port := 12000 + rand.IntN(20000)
+		if _, taken := given.LoadOrStore(port, true); taken {
+			continue
+		}
 		var l net.Listener
 		if l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
 			l.Close()
@@ -320,3 +325,6 @@ func FreePort() (int, error) {
 	}
 	return 0, fmt.Errorf("cannot find a free port: %w", err)
 }
+
+// given are the ports of FreePort.
+var given sync.Map
