@@ -30,7 +30,7 @@ type counter struct {
 
 // settled is how long a connection must be there to count: one that takes the place of
 // another is seen before the other one's end is.
-const settled = 500 * time.Millisecond
+const settled = 2 * time.Second
 
 func newCounter(t *testing.T, s *consultest.Server) *counter {
 	t.Helper()
@@ -161,8 +161,10 @@ func TestConnectionLimit(t *testing.T) {
 		holder := j.run("", j.child(consultest.ChildOptions{Tag: "holder", Until: gate})...)
 		j.running(1)
 		crowd := newCrowd(t, j)
-		crowd.join(190)
-		j.queued(190)
+		for n := 10; n <= 190; n += 10 { // not all in one instant: it is the connections that are many here
+			crowd.join(10)
+			j.queued(n)
+		}
 
 		crowd.join(20)
 		j.await("some of them are refused", func() bool { return crowd.refused.Load() > 0 })

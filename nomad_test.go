@@ -124,6 +124,7 @@ func (a *allocation) stop(signal syscall.Signal) (ended func()) {
 		code = 128 + int(signal) // PID 1 can't end by a signal
 	}
 	begin := time.Now()
+	a.asked = consultest.BootNow()
 	if err := syscall.Kill(a.pid, syscall.SIGTERM); err != nil {
 		a.j.t.Fatal(err)
 	}

@@ -62,6 +62,7 @@ func oncePerPeriod(t *testing.T, kills bool) {
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
 	j := newJob(t, shared(t, consultest.Version()))
+	j.slowLeave = kills // also in the moment in which a session is being made or ended
 	const periods = 200
 	begin := time.Date(2026, 3, 29, 0, 30, 0, 0, time.UTC) // over Berlin's change to summer time
 	flags := "--once-per 1m --time-zone Europe/Berlin"
