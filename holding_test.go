@@ -324,6 +324,8 @@ func TestDropConsulToken(t *testing.T) {
 		{"variable with a file", "CONSUL_HTTP_TOKEN_FILE=" + file, "", "token= file=" + file + "\n"},
 		{"flag", "X=", "--token " + consultest.RootToken, "token=" + consultest.RootToken + " file=\n"},
 		{"flag with a file", "X=", "--token-file " + file, "token= file=" + file + "\n"},
+		// A file in the environment counts more than a token there, and would win over the flag.
+		{"flag, and a variable with a file", "CONSUL_HTTP_TOKEN_FILE=/another", "--token " + consultest.RootToken, "token=" + consultest.RootToken + " file=\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -265,11 +265,9 @@ func (r *runner) schedule(host string, now supervisor.Instant) (per period.Perio
 // onlyone does.
 func (r *runner) environment() []string {
 	env := supervisor.WithEnv(r.manager.env(os.Environ()), r.o.Consul.environment())
-	if !r.o.DropToken {
-		return env
-	}
+	byToken := r.o.Consul.Token != "" && r.o.Consul.TokenFile == "" // the variable with a file would count more
 	return slices.DeleteFunc(env, func(kv string) bool {
-		return strings.HasPrefix(kv, "CONSUL_HTTP_TOKEN=") || strings.HasPrefix(kv, "CONSUL_HTTP_TOKEN_FILE=")
+		return r.o.DropToken && strings.HasPrefix(kv, "CONSUL_HTTP_TOKEN=") || (r.o.DropToken || byToken) && strings.HasPrefix(kv, "CONSUL_HTTP_TOKEN_FILE=")
 	})
 }
 
