@@ -117,15 +117,22 @@ func (in *invocation) service(c *cli.Context, o RunOptions) (*service, error) {
 	if in.typed["token"] > 0 {
 		o.Log.Warn().Msg("everybody can read the token in a unit; use --token-file, or CONSUL_HTTP_TOKEN_FILE in /etc/default/onlyone")
 	}
-	// systemd finds a command by a PATH of its own.
-	switch path, err := exec.LookPath(o.Command[0]); {
-	case err == nil && filepath.IsAbs(path):
-		s.Command = append([]string{path}, o.Command[1:]...)
-	case filepath.IsAbs(o.Command[0]):
-		o.Log.Warn().Msgf("%s can't be executed here; is it there where the unit runs?", o.Command[0])
-	default:
-		o.Log.Warn().Msgf("%s isn't found here; give its full path, or systemd looks in /usr/local/bin, /usr/bin and the like", o.Command[0])
+	// systemd finds a command by a PATH of its own, and from its own folder.
+	command := o.Command[0]
+	if strings.Contains(command, "/") && !filepath.IsAbs(command) {
+		if command, err = filepath.Abs(command); err != nil {
+			return nil, fmt.Errorf("cannot find out where %s is: %w", o.Command[0], err)
+		}
 	}
+	switch path, err := exec.LookPath(command); {
+	case err == nil && filepath.IsAbs(path):
+		command = path
+	case filepath.IsAbs(command):
+		o.Log.Warn().Msgf("%s can't be executed here; is it there where the unit runs?", command)
+	default:
+		o.Log.Warn().Msgf("%s isn't found here; give its full path, or systemd looks in /usr/local/bin, /usr/bin and the like", command)
+	}
+	s.Command = append([]string{command}, o.Command[1:]...)
 	if s.calendar != "" {
 		if why := notCalendar(c.Context, s.calendar); why != "" {
 			return nil, usageError("see CALENDAR EVENTS in systemd.time(7); for example: --on-calendar '*-*-* 02:15', or '*:0/5' for each 5 minutes", "systemd can't use --on-calendar %q: %s", s.calendar, why)
@@ -170,11 +177,14 @@ func (in *invocation) writeUnits(dir string, s *service) error {
 				hint: "choose another NAME or --directory, or move it away"}
 		}
 	}
+	var written []string
 	for i, f := range files {
 		if dir != "" {
-			if err := os.WriteFile(filepath.Join(dir, f.name), []byte(f.text), 0o644); err != nil {
+			file := filepath.Join(dir, f.name)
+			if err := os.WriteFile(file, []byte(f.text), 0o644); err != nil {
 				return &exitError{code: exitInternal, what: fmt.Errorf("cannot write the unit: %w", err)}
 			}
+			written = append(written, file)
 			continue
 		}
 		if i > 0 {
@@ -184,7 +194,11 @@ func (in *invocation) writeUnits(dir string, s *service) error {
 			return err
 		}
 	}
-	return nil
+	if len(written) == 0 {
+		return nil
+	}
+	_, err := fmt.Fprintf(in.stdout, "wrote %s; to start it: systemctl daemon-reload && systemctl enable --now %s\n", strings.Join(written, " and "), filepath.Base(written[len(written)-1]))
+	return err
 }
 
 // commandLine is the ExecStart.

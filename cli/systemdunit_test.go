@@ -137,6 +137,34 @@ func TestSystemdUnits(t *testing.T) {
 	}
 }
 
+// A command that is given from where one stands is that file also in a unit, whose folder is /.
+func TestSystemdRelativeCommand(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	if err := os.WriteFile("billing", []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if out, stderr, code := units(t, "a", "--", "./billing", "x"); code != 0 || stderr != "" || !strings.Contains(out, " run a -- "+dir+"/billing x\n") {
+		t.Errorf("exit %d, %q:\n%s", code, stderr, out)
+	}
+	if out, stderr, _ := units(t, "a", "--", "./none"); !strings.Contains(stderr, dir+"/none can't be executed here") || !strings.Contains(out, " run a -- "+dir+"/none\n") {
+		t.Errorf("%q:\n%s", stderr, out)
+	}
+}
+
+// Where the files were written is said, and what to type next.
+func TestSystemdDirectory(t *testing.T) {
+	dir := t.TempDir()
+	for _, c := range []struct{ args, says string }{
+		{"db/a -- /bin/true", "wrote " + dir + "/onlyone-db-a.service; to start it: systemctl daemon-reload && systemctl enable --now onlyone-db-a.service\n"},
+		{"b --on-calendar 03:00 -- /bin/true", "wrote " + dir + "/onlyone-b.service and " + dir + "/onlyone-b.timer; to start it: systemctl daemon-reload && systemctl enable --now onlyone-b.timer\n"},
+	} {
+		if out, stderr, code := units(t, append([]string{"--directory", dir}, strings.Fields(c.args)...)...); code != 0 || out != c.says {
+			t.Errorf("%s: exit %d, %q, %q; want %q", c.args, code, out, stderr, c.says)
+		}
+	}
+}
+
 // A timer that systemd wouldn't start isn't written, where systemd is here to say so.
 func TestSystemdCalendar(t *testing.T) {
 	if _, err := exec.LookPath("systemd-analyze"); err != nil {
