@@ -289,6 +289,7 @@ func TestBadInput(t *testing.T) {
 		{"--result-file empty", []string{"run", "--result-file=", "a", "--", "x"}, []string{"--result-file is empty"}},
 		{"--runtime-dir empty", []string{"drain", "--runtime-dir", ""}, []string{"--runtime-dir is empty"}}, // it would drain the whole host
 		{"--check empty", []string{"run", "--check", "", "a", "--", "x"}, []string{"--check is empty"}},
+		{"--check empty, doctor's", []string{"doctor", "--check", ""}, []string{"--check is empty"}},
 		{"--http-addr with an empty one", []string{"run", "--http-addr", "a:1,,b:2", "a", "--", "x"}, []string{"empty address"}},
 		{"--no-wait=maybe", []string{"run", "--no-wait=maybe", "a", "--", "x"}, []string{"--no-wait=maybe: say --no-wait or --no-wait=false"}},
 

@@ -82,10 +82,10 @@ func (in *invocation) doctorCommand() *cli.Command {
 			}
 			o.name = words[0]
 		}
-		for _, check := range c.StringSlice("check") {
-			o.checks = append(o.checks, strings.Fields(check)...)
-		}
 		var err error
+		if o.checks, err = checkIDs(c); err != nil {
+			return err
+		}
 		if o.consul, err = consulFlags(c); err != nil {
 			return err
 		}

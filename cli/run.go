@@ -220,13 +220,8 @@ func (in *invocation) runCommand() *cli.Command {
 		if err := in.setWait(&o, c.Bool("no-wait"), c.IsSet("wait"), wait.d); err != nil {
 			return err
 		}
-		for _, check := range c.StringSlice("check") {
-			for id := range strings.SplitSeq(check, "\n") { // one a line, so that the variable can hold several
-				if id == "" {
-					return usageError("try: --check serfHealth", "--check is empty")
-				}
-				o.Checks = append(o.Checks, id)
-			}
+		if o.Checks, err = checkIDs(c); err != nil {
+			return err
 		}
 		if o.Consul, err = consulFlags(c); err != nil {
 			return err
@@ -247,6 +242,19 @@ func (in *invocation) runCommand() *cli.Command {
 		return err
 	}
 	return c
+}
+
+// checkIDs is what --check says: an ID may have spaces.
+func checkIDs(c *cli.Context) (ids []string, err error) {
+	for _, check := range c.StringSlice("check") {
+		for id := range strings.SplitSeq(check, "\n") { // one a line, so that the variable can hold several
+			if id == "" {
+				return nil, usageError("try: --check serfHealth", "--check is empty")
+			}
+			ids = append(ids, id)
+		}
+	}
+	return ids, nil
 }
 
 // valueFlag is a flag whose value checks itself. Its variable is ONLYONE_ and its name.
