@@ -305,6 +305,11 @@ func TestBadInput(t *testing.T) {
 		{"version --", []string{"version", "--", "x"}, []string{"try: onlyone version"}},
 		{"version -n", []string{"version", "-n"}, []string{"unknown flag -n"}},
 		{"help for nothing", []string{"help", "frobnicate"}, []string{`unknown command "frobnicate"`}},
+
+		// What to type next is for the same prefix: under the default one it is another lock.
+		{"resize without --copies", []string{"resize", "--prefix", "x", "a"}, []string{"try: onlyone resize a --copies 4 --prefix x"}},
+		{"status --watch of two", []string{"status", "--prefix", "x", "--watch", "a", "b"}, []string{"try: onlyone status --watch a --prefix x"}},
+		{"ls of two", []string{"ls", "--prefix", "x", "a", "b"}, []string{"try: onlyone ls a --prefix x"}},
 	} {
 		t.Run(test.name, func(t *testing.T) { onlyone(t, test.args...).refused(t, test.want...) })
 	}

@@ -61,7 +61,7 @@ there, not allowed, wrong command line).
 		case err != nil:
 			return err
 		case maxAge.d == 0:
-			return usageError(fmt.Sprintf("try: onlyone check %s --max-age 26h", name), "--max-age is missing")
+			return usageError("try: "+op.command("check "+name+" --max-age 26h"), "--max-age is missing")
 		case warnAge.d >= maxAge.d && warnAge.d > 0:
 			return usageError("", "--warn-age %s is not less than --max-age %s", formatDuration(warnAge.d), formatDuration(maxAge.d))
 		}

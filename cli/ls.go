@@ -33,7 +33,7 @@ releasing. For a lock that is marked (!), see onlyone status NAME.
 		begin, host := "", op.c.String("host")
 		switch {
 		case len(op.names) > 1:
-			return usageError("try: onlyone ls "+op.names[0], "want one PREFIX, got %d: %s", len(op.names), strings.Join(op.names, ", "))
+			return usageError("try: "+op.command("ls "+op.names[0]), "want one PREFIX, got %d: %s", len(op.names), strings.Join(op.names, ", "))
 		case len(op.names) == 1:
 			begin = op.names[0]
 		}

@@ -83,7 +83,7 @@ func (op *operation) name() (string, error) {
 	if len(op.names) == 1 {
 		return op.names[0], nil
 	}
-	try := fmt.Sprintf("try: onlyone %s NAME; to see the locks: %s", op.in.what, op.command("ls"))
+	try := fmt.Sprintf("try: %s; to see the locks: %s", op.command(op.in.what+" NAME"), op.command("ls"))
 	if len(op.names) == 0 {
 		return "", usageError(try, "NAME is missing")
 	}

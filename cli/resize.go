@@ -49,7 +49,7 @@ docs/copies.md.
 			return err
 		}
 		if copies.n == 0 {
-			return usageError(fmt.Sprintf("try: onlyone resize %s --copies 4", name), "--copies is missing")
+			return usageError("try: "+op.command("resize "+name+" --copies 4"), "--copies is missing")
 		}
 		reason := op.c.String("reason")
 		if reason == "" {
@@ -57,7 +57,7 @@ docs/copies.md.
 		}
 		r, err := op.Resize(op.ctx(), name, copies.n, reason)
 		if none, ok := errors.AsType[*consulsession.NoCopiesError](err); ok {
-			return &exitError{code: exitConflict, what: fmt.Errorf("%s: %w", name, none), hint: fmt.Sprintf("try: onlyone run --copies %d %s -- CMD", copies.n, name)}
+			return &exitError{code: exitConflict, what: fmt.Errorf("%s: %w", name, none), hint: fmt.Sprintf("try: %s -- CMD", op.command(fmt.Sprintf("run --copies %d %s", copies.n, name)))}
 		}
 		if errors.Is(err, consulsession.ErrMeanwhile) {
 			return &exitError{code: exitConflict, what: fmt.Errorf("%s: %w", name, err), hint: "to see it: " + op.command("status "+name)}

@@ -306,7 +306,7 @@ func orderText(o consulsession.Order, now time.Time) string {
 // watch prints locks on each change, until it is killed or not allowed any more.
 func (s *status) watch() error {
 	if len(s.names) > 1 {
-		return usageError("try: onlyone status --watch "+s.names[0], "--watch takes one NAME (or none, for all locks), got %d", len(s.names))
+		return usageError("try: "+s.command("status --watch "+s.names[0]), "--watch takes one NAME (or none, for all locks), got %d", len(s.names))
 	}
 	changes, troubles := make(chan []consulsession.Lock), make(chan error)
 	ctx, cancel := context.WithCancel(s.ctx())

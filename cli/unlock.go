@@ -105,7 +105,7 @@ func (op *operation) confirm() error {
 		return nil
 	}
 	if !isTerminal(os.Stdin) || !isTerminal(op.in.stderr) {
-		return usageError("try: onlyone unlock --force --yes "+strings.Join(op.names, " "), "there is no terminal to ask on")
+		return usageError("try: "+op.command("unlock --force --yes "+strings.Join(op.names, " ")), "there is no terminal to ask on")
 	}
 	fmt.Fprint(op.in.stderr, "Take it away? [y/N] ")
 	answer, err := bufio.NewReader(os.Stdin).ReadString('\n')
