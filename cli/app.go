@@ -135,7 +135,7 @@ func (in *invocation) buildWith(commands ...*cli.Command) *cli.App {
 		},
 		Writer:    in.stdout,
 		ErrWriter: in.stderr,
-		// The library's own ways of ending, splitting and helping; see CASES 3.
+		// The library's own ways of ending, splitting and helping aren't ours.
 		HideVersion:               true,
 		HideHelpCommand:           true,
 		DisableSliceFlagSeparator: true,
@@ -211,6 +211,9 @@ func (in *invocation) arrange(app *cli.App, args []string) ([]string, error) {
 		return nil, err
 	}
 	o, err := newFlagSet(c.Flags).order(words[1:], false)
+	if err := noLongDash(o.positionals); err != nil {
+		return nil, err
+	}
 	switch {
 	case err != nil && !in.dashes && c.Name == "run" && (len(o.positionals) > 1 || len(o.positionals) == 1 && isPath(o.positionals[0])):
 		return nil, noDashes(o.positionals) // it was a flag of the guarded command
@@ -227,6 +230,16 @@ func (in *invocation) arrange(app *cli.App, args []string) ([]string, error) {
 	}
 	lighten(c)
 	return append(append([]string{c.Name}, o.flags...), o.positionals...), nil
+}
+
+// noLongDash finds what a program that sets text, such as a wiki, has made of "--".
+func noLongDash(words []string) error {
+	for _, w := range words {
+		if strings.HasPrefix(w, "—") || strings.HasPrefix(w, "–") {
+			return usageError("type two hyphens", "%q has a long dash in the place of '--'", w)
+		}
+	}
+	return nil
 }
 
 // sayThemselves are flags that may be empty, or whose commands have a better word for it.
@@ -271,8 +284,13 @@ func misplaced(app *cli.App, args []string, err error) error {
 
 func (in *invocation) unknownCommand(app *cli.App, word string) error {
 	names := []string{"help"}
+	if in.dashes { // then it is one that runs a command, or a NAME
+		names = nil
+	}
 	for _, c := range app.Commands {
-		names = append(names, c.Names()...)
+		if !in.dashes || strings.Contains(c.ArgsUsage, "-- CMD") {
+			names = append(names, c.Names()...)
+		}
 	}
 	near := closest(word, names)
 	switch {

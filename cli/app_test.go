@@ -305,6 +305,10 @@ func TestBadInput(t *testing.T) {
 		{"version --", []string{"version", "--", "x"}, []string{"try: onlyone version"}},
 		{"version -n", []string{"version", "-n"}, []string{"unknown flag -n"}},
 		{"help for nothing", []string{"help", "frobnicate"}, []string{`unknown command "frobnicate"`}},
+		{"a lock that is called like a command, almost", []string{"hello", "--", "echo", "hi"}, []string{`unknown command "hello"; try: onlyone run hello -- echo ...`}},
+		{"a long dash", []string{"run", "hello", "—", "ls", "-l"}, []string{`"—" has a long dash in the place of '--'; type two hyphens`}},
+		{"a long dash and a hyphen", []string{"run", "hello", "–-", "echo"}, []string{`"–-" has a long dash`}},
+		{"a flag with a long dash", []string{"run", "—wait", "5m", "a", "--", "x"}, []string{`"—wait" has a long dash`}},
 
 		// What to type next is for the same prefix: under the default one it is another lock.
 		{"resize without --copies", []string{"resize", "--prefix", "x", "a"}, []string{"try: onlyone resize a --copies 4 --prefix x"}},
