@@ -84,12 +84,10 @@ func lsRow(l consulsession.Lock, now time.Time) []string {
 			from = since(l.Holder.Since, now)
 		}
 	}
-	switch {
-	case l.Paused != nil && l.Held > 0:
+	if l.Paused != nil {
 		state += ", paused"
-	case l.Paused != nil:
-		state = "paused"
-	case len(l.Problems) > 0 && l.State != consulsession.Foreign:
+	}
+	if len(l.Problems) > 0 && l.State != consulsession.Foreign {
 		state += " (!)" // onlyone status says what
 	}
 	queue := ""
