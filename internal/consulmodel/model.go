@@ -265,7 +265,8 @@ func (m *Model) Thaw() {
 }
 
 // StaleTimer ends a session whose timer a leader left behind when it was paused: it is destroyed however recently it
-// was renewed (CONSUL.md, finding 1). It reports whether the session existed.
+// was renewed, since a leader that couldn't end it tries again later without looking (invalidateSession in
+// agent/consul/session_ttl.go). It reports whether the session existed.
 func (m *Model) StaleTimer(id string) bool { return m.endSession(id, CauseStaleTimer) }
 
 // DestroySession ends a session as an operator does.

@@ -308,7 +308,8 @@ func TestWatchJitterFollowsFromTheSeed(t *testing.T) {
 	}
 }
 
-// TestCancelledWatchKeepsItsSlot: CONSUL.md, section 5.
+// TestCancelledWatchKeepsItsSlot: a watch that was cancelled counts for the agent's limit of connections until its wait
+// is over, as 1.8.7 and 1.14.11 do.
 func TestCancelledWatchKeepsItsSlot(t *testing.T) {
 	opts := exact
 	opts.ConnLimit = 2
@@ -396,7 +397,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestLateAcquire is the hazard of CONSUL.md, section 10: the client has given up, the lock comes all the same.
+// TestLateAcquire: the client has given up, the lock comes all the same.
 func TestLateAcquire(t *testing.T) {
 	bubble(t, exact, func(t *testing.T, m *consulmodel.Model, rt *consulmodel.Transport, c *api.Client) {
 		id := m.CreateSession(30*time.Second, 20*time.Second)
@@ -468,7 +469,7 @@ func TestFreeze(t *testing.T) {
 	})
 }
 
-// TestDeposed: a leader that was cut off and doesn't know it (CONSUL.md, section 1, "stale leader").
+// TestDeposed: a leader that was cut off and doesn't know it.
 func TestDeposed(t *testing.T) {
 	bubble(t, exact, func(t *testing.T, m *consulmodel.Model, rt *consulmodel.Transport, c *api.Client) {
 		id := take(t, c)

@@ -242,7 +242,8 @@ func (m *Model) sessionRenew(c *call) {
 	if !m.allowed(c, SessionWrite, s.Node) {
 		return
 	}
-	// A follower that serves ?stale answers 200 and resets the timer of nobody (CONSUL.md, finding 5).
+	// A follower that serves ?stale answers 200 and resets the timer of nobody
+	// (SessionSpecificRequest.IsRead in agent/structs, canServeReadRequest in agent/consul/rpc.go).
 	if !c.par.stale && m.leader {
 		s.start(m)
 		m.note(Event{Op: SessionRenewed, Session: s.ID})
