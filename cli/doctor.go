@@ -184,13 +184,9 @@ func (in *invocation) doctor(ctx context.Context, o doctorOptions, out *findings
 	} else if o.dials.NeedsPatience() {
 		out.warn("dials", "--lease 20s or more rides it out", "an election of a Consul leader (up to 13s) may outlast the renew deadline of %s and move the job", o.dials.RenewDeadline())
 	}
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
-	}
 	c, err := consulsession.NewContender(consulsession.Config{
 		Client: o.consul.client(), Prefix: o.prefix, Name: o.name, Lease: o.dials.Lease, TTL: o.dials.TTL, Poll: o.dials.Poll,
-		Checks: o.checks, SessionNode: o.sessionNode, Host: host, Pid: os.Getpid(), Command: "onlyone doctor",
+		Checks: o.checks, SessionNode: o.sessionNode, Host: hostname(), Pid: os.Getpid(), Command: "onlyone doctor",
 		Now: supervisor.BootClock().Now, Log: zerolog.Nop(),
 		Jitter: func(most time.Duration) time.Duration { return rand.N(max(most, 1)) },
 	})

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"os/user"
 	"path/filepath"
 	"strings"
 	"time"
@@ -65,7 +63,7 @@ func (in *invocation) drainCommand() *cli.Command {
 			return err
 		}
 		now := time.Now().Truncate(time.Second)
-		s := drain.State{On: true, Finish: c.Bool("finish"), Reason: strings.TrimSpace(c.String("reason")), By: operator(), Since: now}
+		s := drain.State{On: true, Finish: c.Bool("finish"), Reason: strings.TrimSpace(c.String("reason")), By: whoami(), Since: now}
 		if c.IsSet("for") {
 			s.Until = now.Add(duration.d)
 		}
@@ -157,19 +155,6 @@ func drainProblem(what string, err error) error {
 		e.code, e.hint = exitDenied, "as root, or with a --runtime-dir that you may write to"
 	}
 	return e
-}
-
-// operator is who types this: user@host.
-func operator() string {
-	name := os.Getenv("SUDO_USER")
-	if u, err := user.Current(); err == nil && name == "" {
-		name = u.Username
-	}
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
-	}
-	return name + "@" + host
 }
 
 // drainReport is what --json prints: schema 1.

@@ -73,12 +73,8 @@ func (in *invocation) fenceCommand() *cli.Command {
 			ctx, cancel = context.WithTimeout(c.Context, wait.d)
 		}
 		defer cancel()
-		host, err := os.Hostname()
-		if err != nil {
-			host = "unknown"
-		}
 		held, err := fence.Enter(ctx, state, fence.Record{Token: token.n, Name: os.Getenv("ONLYONE_NAME"),
-			Host: host, Pid: os.Getpid(), Time: time.Now().UTC().Truncate(time.Millisecond)})
+			Host: hostname(), Pid: os.Getpid(), Time: time.Now().UTC().Truncate(time.Millisecond)})
 		if err != nil {
 			return fenceProblem(err, conflict.code)
 		}

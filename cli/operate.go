@@ -99,11 +99,7 @@ func whoami() string {
 	if name == "" {
 		name = fmt.Sprint(os.Getuid())
 	}
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
-	}
-	return name + "@" + host
+	return name + "@" + hostname()
 }
 
 // problem makes the error, and so the exit code, of what an Operator answered.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -405,9 +404,6 @@ func (s *status) frame(locks []consulsession.Lock, redraw bool, away error) erro
 		b.WriteString("\x1b[H" + strings.ReplaceAll(text, "\n", clearToEnd+"\n") + "\x1b[J")
 	}
 	_, err := s.in.stdout.Write(b.Bytes())
-	if errors.Is(err, io.ErrClosedPipe) {
-		return nil
-	}
 	return err
 }
 
