@@ -48,6 +48,9 @@ Times are those of the hosts that ran it. Exit code 1 if there are none.
 		if len(runs) == 0 && l.State == consulsession.Held {
 			return &exitError{code: exitFree, what: fmt.Errorf("%s: no run has ended yet", name), hint: "to see the one that runs: " + op.command("status "+name)}
 		}
+		if u := l.At(t.Copy).Unclean; len(runs) == 0 && u != nil {
+			return &exitError{code: exitFree, what: fmt.Errorf("%s: no runs are recorded: its last holder (%s) ended without releasing", name, u.Host), hint: "to see it: " + op.command("status "+name)}
+		}
 		if len(runs) == 0 {
 			return &exitError{code: exitFree, what: fmt.Errorf("%s: no runs are recorded", name), hint: "is the name right? see: " + op.command("ls")}
 		}
