@@ -39,7 +39,7 @@ func TestCopiesWithFaults(t *testing.T) {
 	}
 	consultest.Each(t, func(t *testing.T, version string) {
 		t.Logf("go test -run '%s' -copies.for %s -copies.seed %d", t.Name(), *copiesFor, seed)
-		f := &copiesField{newJob(t, shared(t, version)), 5, rand.New(rand.NewPCG(seed, 0)), make([]*proc, 12), map[*proc]frozen{}, map[string]int{}}
+		f := &copiesField{newJob(t, shared(t, version)), 5, rand.New(rand.NewPCG(seed, 0)), make([]*proc, 12), map[*proc]frozen{}, map[*proc]bool{}, map[string]int{}}
 		f.slowLeave = true
 		for i := range f.contenders {
 			f.contend(i)
@@ -80,6 +80,7 @@ type copiesField struct {
 	r          *rand.Rand
 	contenders []*proc
 	frozen     map[*proc]frozen
+	killed     map[*proc]bool
 	ends       map[string]int // how many ended how
 }
 
@@ -122,10 +123,10 @@ func (f *copiesField) replace() {
 }
 
 // harm does one thing to one contender: to its onlyone or to the guard. Not to both, for that
-// would be what isn't promised.
+// would be what isn't promised; nor to the one while it still mends what became of the other.
 func (f *copiesField) harm() {
 	p := f.contenders[f.r.IntN(len(f.contenders))]
-	if _, is := f.frozen[p]; is {
+	if _, is := f.frozen[p]; is || f.killed[p] {
 		return
 	}
 	pid := p.cmd.Process.Pid
@@ -134,6 +135,7 @@ func (f *copiesField) harm() {
 	}
 	if f.r.IntN(2) == 0 {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
+		f.killed[p] = true
 		return
 	}
 	if syscall.Kill(pid, syscall.SIGSTOP) == nil {
