@@ -128,13 +128,13 @@ var telling = []string{"cut", "hang", "agent-freeze-short", "keeper-kill", "chil
 func (r *results) blocks(bench *benchReport) map[string]string {
 	blocks := map[string]string{}
 	version := ""
-	if v := r.versions(); len(v) > 0 {
+	if v := r.plays.versions(); len(v) > 0 {
 		version = v[len(v)-1]
 	}
 	for _, name := range programNames() {
 		var b strings.Builder
 		for _, fault := range telling {
-			if plays := r.of(version, fault, name); len(plays) > 0 {
+			if plays := r.plays.of(version, fault, name); len(plays) > 0 {
 				p := worst(plays)
 				fmt.Fprintf(&b, "* %s: %s\n", p.What, emphasize(p))
 			}
@@ -144,7 +144,7 @@ func (r *results) blocks(bench *benchReport) map[string]string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "| Consul %s | `consul lock` | onlyone |\n|---|---|---|\n", version)
 	for _, fault := range telling {
-		if ours, peers := r.of(version, fault, "onlyone"), r.of(version, fault, "consul-lock"); len(ours) > 0 && len(peers) > 0 {
+		if ours, peers := r.plays.of(version, fault, "onlyone"), r.plays.of(version, fault, "consul-lock"); len(ours) > 0 && len(peers) > 0 {
 			fmt.Fprintf(&b, "| %s | %s | %s |\n", ours[0].What, emphasize(worst(peers)), emphasize(worst(ours)))
 		}
 	}

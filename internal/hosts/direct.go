@@ -114,12 +114,12 @@ func (l *lab) results(contests []*contest, strikes []strike) ([]*result, error) 
 // is true on a host that was frozen whole, and only there.
 func (r *result) alarms(strikes []strike) {
 	frozen := func(s strike) bool { return s.Fault == "host-freeze" }
-	if r.contest.name != "onlyone" || slices.ContainsFunc(strikes, frozen) {
+	if !r.contest.ours || slices.ContainsFunc(strikes, frozen) {
 		return
 	}
 	for _, e := range r.exits {
 		if e.How == "80" {
-			r.verdict.broke("onlyone on %s ended with 80 at %.3f", e.Host, e.At.Seconds())
+			r.verdict.broke("%s on %s ended with 80 at %.3f", r.contest.name, e.Host, e.At.Seconds())
 		}
 	}
 }
@@ -136,7 +136,7 @@ func (l *lab) judge(c *contest, strikes []strike) (v verdict, all []term, now ti
 		all[i].Alive = alive(t.procs[0].Pid)
 	}
 	v = judge(all, strikes, now, l.rules())
-	if c.name != "onlyone" {
+	if !c.ours {
 		v.Broken = nil // it hasn't promised that
 	}
 	if len(all) == 0 {

@@ -16,6 +16,7 @@ type program struct {
 	store    string   // "consul", "etcd", or empty
 	agent    bool     // it speaks to an agent on its host
 	guard    bool     // a guard stands between it and the command
+	ours     bool     // it is onlyone, and held to its promises
 	argv     func(l *lab, lock string) []string
 	key      func(lock string) string // the lock's key, or the prefix of it
 }
@@ -24,13 +25,7 @@ type program struct {
 // defaults; `consul lock` with what is to its advantage.
 func programs() []program {
 	return []program{
-		{
-			name: "onlyone", binaries: []string{"onlyone"}, store: storeConsul, agent: true, guard: true,
-			argv: func(l *lab, lock string) []string {
-				return []string{l.opt.Binaries["onlyone"], "run", "-vv", "--http-addr", consulProxy, lock, "--"}
-			},
-			key: func(lock string) string { return "onlyone/" + lock + "/.lock" },
-		},
+		ours("onlyone", func(l *lab) string { return consulProxy }),
 		{
 			name: "consul-lock", binaries: []string{"consul"}, store: storeConsul, agent: true,
 			argv: func(l *lab, lock string) []string {
@@ -51,6 +46,27 @@ func programs() []program {
 				return []string{l.opt.Binaries["flock"], filepath.Join(l.opt.Dir, "flock-"+lock)}
 			},
 		},
+		// onlyone again, which goes to the servers themselves when its agent doesn't answer.
+		ours(withServers, func(l *lab) string {
+			addrs := consulProxy
+			for _, s := range l.servers {
+				addrs += "," + s.addr + ":8500"
+			}
+			return addrs
+		}),
+	}
+}
+
+const withServers = "onlyone-servers"
+
+// ours is onlyone, with keys and addresses of its own.
+func ours(name string, addrs func(l *lab) string) program {
+	return program{
+		name: name, binaries: []string{"onlyone"}, store: storeConsul, agent: true, guard: true, ours: true,
+		argv: func(l *lab, lock string) []string {
+			return []string{l.opt.Binaries["onlyone"], "run", "-vv", "--prefix", name, "--http-addr", addrs(l), lock, "--"}
+		},
+		key: func(lock string) string { return name + "/" + lock + "/.lock" },
 	}
 }
 

@@ -113,9 +113,12 @@ func render(logs []logFile, bench *benchReport) map[string]string {
 // results are the logs, sorted.
 type results struct {
 	runs   []namedRun
-	plays  map[string][]*playRecord // by Consul's version
+	plays  plays
 	pieces []pieceRun
+	routes plays // of the runs in which one onlyone knew the servers' addresses, and one didn't
 }
+
+type plays map[string][]*playRecord // by Consul's version
 
 type namedRun struct {
 	file string
@@ -128,8 +131,12 @@ type pieceRun struct {
 }
 
 func collect(logs []logFile) *results {
-	r := &results{plays: map[string][]*playRecord{}}
+	r := &results{plays: plays{}, routes: plays{}}
 	for _, f := range logs {
+		into := r.plays
+		if slices.ContainsFunc(f.records, func(rec record) bool { return rec.Play != nil && rec.Play.Program == withServers }) {
+			into = r.routes
+		}
 		var run *runRecord
 		for _, rec := range f.records {
 			switch {
@@ -137,7 +144,7 @@ func collect(logs []logFile) *results {
 				run = rec.Run
 				r.runs = append(r.runs, namedRun{f.name, run})
 			case rec.Play != nil && run != nil:
-				r.plays[run.Consul] = append(r.plays[run.Consul], rec.Play)
+				into[run.Consul] = append(into[run.Consul], rec.Play)
 			case rec.Piece != nil && run != nil:
 				r.pieces = append(r.pieces, pieceRun{run, rec.Piece})
 			}
@@ -147,8 +154,8 @@ func collect(logs []logFile) *results {
 }
 
 // of are the plays of a fault by a program on a version of Consul.
-func (r *results) of(version, fault, program string) (all []*playRecord) {
-	for _, p := range r.plays[version] {
+func (p plays) of(version, fault, program string) (all []*playRecord) {
+	for _, p := range p[version] {
 		if p.Fault == fault && p.Program == program {
 			all = append(all, p)
 		}
@@ -158,9 +165,9 @@ func (r *results) of(version, fault, program string) (all []*playRecord) {
 
 // drawn are the plays of a picture: the worst of each program, on the newest Consul.
 func (r *results) drawn(fault, only string) (all []*playRecord) {
-	for _, version := range slices.Backward(r.versions()) {
+	for _, version := range slices.Backward(r.plays.versions()) {
 		for _, name := range programNames() {
-			if plays := r.of(version, fault, name); len(plays) > 0 && (only == "" || slices.Contains(splitList(only), name)) {
+			if plays := r.plays.of(version, fault, name); len(plays) > 0 && (only == "" || slices.Contains(splitList(only), name)) {
 				all = append(all, worst(plays))
 			}
 		}
@@ -172,8 +179,8 @@ func (r *results) drawn(fault, only string) (all []*playRecord) {
 }
 
 // versions of Consul, the oldest first.
-func (r *results) versions() []string {
-	v := slices.Collect(maps.Keys(r.plays))
+func (p plays) versions() []string {
+	v := slices.Collect(maps.Keys(p))
 	slices.SortFunc(v, func(a, b string) int { return len(a) - len(b) }) // 1.8, 1.14
 	return v
 }
@@ -251,12 +258,13 @@ func (r *results) page(bench *benchReport) string {
 	w("# What was measured on many hosts\n")
 	w("Three servers and four hosts in network namespaces, real Consul (and etcd), real faults: [internal/hosts](../internal/hosts) makes them. All programs contend at the same time on the same hosts, so each fault hits all of them in the same instant. The one that holds its lock on h1 is struck.\n")
 	r.how(w)
-	for _, version := range slices.Backward(r.versions()) {
+	for _, version := range slices.Backward(r.plays.versions()) {
 		w("## Fault by fault, Consul %s\n", version)
 		r.table(w, version)
 		r.sums(w, version)
 		r.losses(w, version)
 	}
+	r.otherRoutes(w)
 	r.random(w)
 	bench.speed(w)
 	r.brokenPromises(w)
@@ -332,7 +340,7 @@ func (r *results) table(w writer, version string) {
 		row, any := "| "+f.what, false
 		for _, name := range names {
 			row += " | "
-			if plays := r.of(version, f.name, name); len(plays) > 0 {
+			if plays := r.plays.of(version, f.name, name); len(plays) > 0 {
 				any = true
 				row += emphasize(worst(plays))
 				if len(plays) > 1 {
@@ -435,12 +443,12 @@ func (r *results) losses(w writer, version string) {
 	w("### Where another program did better than onlyone, Consul %s\n", version)
 	found := false
 	for _, f := range faults() {
-		ours := r.of(version, f.name, "onlyone")
+		ours := r.plays.of(version, f.name, "onlyone")
 		if len(ours) == 0 {
 			continue
 		}
 		for _, name := range r.columns(version) {
-			peers := r.of(version, f.name, name)
+			peers := r.plays.of(version, f.name, name)
 			if name == "onlyone" || len(peers) == 0 {
 				continue
 			}
@@ -486,6 +494,51 @@ func better(peer, ours *playRecord) string {
 	return ""
 }
 
+// otherRoutes compares onlyone with itself: told of its agent, and of the servers, too.
+func (r *results) otherRoutes(w writer) {
+	if len(r.routes) == 0 {
+		return
+	}
+	w("## More than one way to Consul\n")
+	w("The same faults hit two onlyones in the same instant. One knows its agent (`--http-addr AGENT`). The other one goes to the servers themselves when its agent doesn't answer (`--http-addr AGENT,SERVER,SERVER,SERVER`). These faults moved the job of either:\n")
+	w("| Consul | fault | the agent | the agent and the servers |\n|---|---|---|---|")
+	var unmoved []string
+	for _, version := range slices.Backward(r.routes.versions()) {
+		var both []string
+		for _, f := range faults() {
+			alone, servers := r.routes.of(version, f.name, "onlyone"), r.routes.of(version, f.name, withServers)
+			switch {
+			case len(alone) == 0 || len(servers) == 0:
+			case moves(alone)+moves(servers) == 0:
+				both = append(both, f.what)
+			default:
+				w("| %s | %s | %s | %s |", version, f.what, outcome(alone), outcome(servers))
+			}
+		}
+		if len(both) > 0 {
+			unmoved = append(unmoved, fmt.Sprintf("Both ran on, Consul %s: %s.\n", version, strings.Join(both, "; ")))
+		}
+	}
+	w("\n%s", strings.Join(unmoved, "\n"))
+}
+
+// outcome is what a fault did to a program: its worst play, and how many of them moved the job.
+func outcome(all []*playRecord) string {
+	words := emphasize(worst(all))
+	if len(all) > 1 {
+		words += fmt.Sprintf(" (worst of %d; %d moved)", len(all), moves(all))
+	}
+	return words
+}
+
+// moves counts the plays in which the job moved.
+func moves(all []*playRecord) (n int) {
+	for _, p := range all {
+		n += min(p.Verdict.Moves, 1)
+	}
+	return n
+}
+
 func (r *results) random(w writer) {
 	if len(r.pieces) == 0 {
 		return
@@ -514,7 +567,7 @@ func (r *results) random(w writer) {
 			broken += len(v.Broken)
 		}
 		b := fmt.Sprint(broken)
-		if k.program != "onlyone" {
+		if p, ok := programByName(k.program); !ok || !p.ours {
 			b = "" // it hasn't promised these
 		}
 		w("| %s | %s | %d | %.0f min | %d | %d | %.1f s | %.1f s | %d | %d | %d | %.1f s | %s |", k.consul, k.program, len(sums[k]), lasted/60, strikes, terms,
@@ -534,9 +587,9 @@ func (r *results) random(w writer) {
 func (r *results) brokenPromises(w writer) {
 	w("## Promises of onlyone that were broken\n")
 	n := 0
-	for _, version := range r.versions() {
-		for _, p := range r.plays[version] {
-			if p.Program == "onlyone" {
+	for _, all := range []plays{r.plays, r.routes} {
+		for _, version := range all.versions() {
+			for _, p := range all[version] { // of other programs nothing counts as broken
 				for _, b := range p.Verdict.Broken {
 					n++
 					w("* Consul %s, %s: %s", version, p.Fault, b)
@@ -545,11 +598,9 @@ func (r *results) brokenPromises(w writer) {
 		}
 	}
 	for _, p := range r.pieces {
-		if p.Program == "onlyone" {
-			for _, b := range p.Verdict.Broken {
-				n++
-				w("* Consul %s, seed %d: %s", p.Consul, p.Seed, b)
-			}
+		for _, b := range p.Verdict.Broken {
+			n++
+			w("* Consul %s, seed %d: %s", p.Consul, p.Seed, b)
 		}
 	}
 	if n == 0 {
