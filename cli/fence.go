@@ -14,6 +14,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/a-seed-0bc5ead7/onlyone/fence"
+	"github.com/a-seed-0bc5ead7/onlyone/supervisor"
 )
 
 const fenceHelp = `onlyone fence --state FILE [flags] -- CMD [ARG...]
@@ -82,7 +83,7 @@ func (in *invocation) fenceCommand() *cli.Command {
 		if err := held.Inherit(); err != nil {
 			return err
 		}
-		err = syscall.Exec(path, in.command, withVariable(os.Environ(), "FENCE_TOKEN", token.String()))
+		err = syscall.Exec(path, in.command, supervisor.WithEnv(os.Environ(), []string{"FENCE_TOKEN=" + token.String()}))
 		errno, _ := errors.AsType[syscall.Errno](err)
 		return notExecutable(path, errno, err)
 	}
@@ -143,17 +144,6 @@ func fenceProblem(err error, conflict int) error {
 		return &exitError{code: exitConfig, what: bad, hint: "FILE is left as it was; see: ls -ld " + bad.Path}
 	}
 	return err
-}
-
-// withVariable is env with one variable set.
-func withVariable(env []string, name, value string) []string {
-	var out []string
-	for _, kv := range env {
-		if !strings.HasPrefix(kv, name+"=") {
-			out = append(out, kv)
-		}
-	}
-	return append(out, name+"="+value)
 }
 
 // tokenFlag is the flag of a fencing token; without it FENCE_TOKEN counts.

@@ -262,12 +262,20 @@ func (r *runner) schedule(host string, now supervisor.Instant) (per period.Perio
 }
 
 // environment is the command's, before the variables of its term: it asks the same Consul as
-// onlyone does.
+// onlyone does. Of a run around this one it doesn't have the period and the copy, which are of
+// another lock; IDEMPOTENCY_KEY, which names the work, stays.
 func (r *runner) environment() []string {
+	drop := []string{"ONLYONE_PERIOD", "ONLYONE_COPY", "ONLYONE_COPIES"}
+	if r.o.DropToken {
+		drop = append(drop, "CONSUL_HTTP_TOKEN")
+	}
+	if byToken := r.o.Consul.Token != "" && r.o.Consul.TokenFile == ""; r.o.DropToken || byToken {
+		drop = append(drop, "CONSUL_HTTP_TOKEN_FILE") // it would count more than the token
+	}
 	env := supervisor.WithEnv(r.manager.env(os.Environ()), r.o.Consul.environment())
-	byToken := r.o.Consul.Token != "" && r.o.Consul.TokenFile == "" // the variable with a file would count more
 	return slices.DeleteFunc(env, func(kv string) bool {
-		return r.o.DropToken && strings.HasPrefix(kv, "CONSUL_HTTP_TOKEN=") || (r.o.DropToken || byToken) && strings.HasPrefix(kv, "CONSUL_HTTP_TOKEN_FILE=")
+		name, _, _ := strings.Cut(kv, "=")
+		return slices.Contains(drop, name)
 	})
 }
 

@@ -230,7 +230,7 @@ func (t *transport) send(req *http.Request) (*http.Response, error) {
 	if err == nil && t.answered != nil {
 		t.answered(resp, sent)
 	}
-	// Another agent may do better; sessions can be renewed through any of a datacentre.
+	// Another agent may do better; sessions can be renewed through any of a datacenter.
 	if (err != nil && !errors.Is(err, context.Canceled)) || (err == nil && resp.StatusCode >= 500) {
 		t.mu.Lock()
 		if t.current == n {

@@ -619,7 +619,7 @@ func (w *world) holder(otherwise *simHost) *simHost {
 }
 
 // resumeGrace is what a child may run after a resume before the guard has been scheduled
-// and its SIGKILL has taken effect; only the fencing token covers it (DESIGN 1.2).
+// and its SIGKILL has taken effect; only the fencing token covers it.
 const resumeGrace = 900 * time.Millisecond
 
 // suspend stops the whole machine: keeper, guard and child. The clock runs on.
