@@ -97,7 +97,7 @@ func (d *doctor) fail(check, what string, err error, rule string) {
 	switch {
 	case config:
 		f.Status = StatusImpossible
-	case strings.Contains(f.What, "ACL not found"):
+	case unknownToken(err):
 		f.Status, f.Hint = StatusDenied, "Consul doesn't know this token: was it deleted, has it expired, is it another cluster's?"
 	case forbidden(err), isRefused && isDenied(no.what):
 		f.Status, f.Hint = StatusDenied, "add to the token's policy: "+rule
@@ -105,6 +105,11 @@ func (d *doctor) fail(check, what string, err error, rule string) {
 		f.Status, f.Hint = StatusImpossible, "are --ttl, --check, --session-node and --datacenter right?"
 	}
 	d.report(f)
+}
+
+// unknownToken: Consul answers 403 as it does where a rule is missing.
+func unknownToken(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "ACL not found")
 }
 
 // try is one request, with the time that a run gives it.
@@ -176,10 +181,12 @@ func (d *doctor) agent(ctx context.Context) {
 	})
 	if err != nil {
 		d.ok("consul", "Consul at %s (leader %s)", d.Address(), d.leader)
-		if forbidden(err) {
+		switch {
+		case unknownToken(err): // to be said of the token itself
+		case forbidden(err):
 			d.warn("agent", `to see it, add to the token's policy: agent_prefix "" { policy = "read" }`,
 				"the token may not ask what the agent is; a run doesn't need to, but a server, or an agent that leaves on SIGTERM, takes its sessions along")
-		} else {
+		default:
 			d.warn("agent", "", "cannot ask the agent what it is: %v", cause(err))
 		}
 		return

@@ -13,7 +13,7 @@
 //
 // # Limits
 //
-// One datacentre, no services, no prepared queries, no enterprise features. Raft is an index that grows by one with each
+// One datacenter, no services, no prepared queries, no enterprise features. Raft is an index that grows by one with each
 // write; a leader is there or it isn't. Faults of the way to the server are a [Plan] for each request, faults of the
 // cluster are methods of [Model].
 //
