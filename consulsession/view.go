@@ -28,6 +28,7 @@ import (
 //
 //	.copies           how many there may be
 //	~held/I           locked and unlocked together with Name/I/.lock: one watch sees all copies
+//	~held/bell        written when there are more copies: that watch sees it, too
 //
 // [Contender.Doctor] makes ~doctor/SESSION, there or (without a Name) in Prefix, and removes it.
 func (c *Contender) dir() string {
