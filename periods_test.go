@@ -213,6 +213,9 @@ func TestOncePerLost(t *testing.T) {
 				} else {
 					open()
 					<-a.done // with the command's own exit code, or 79 if it was faster
+					if !strings.Contains(a.stderr(), "the lock was lost") {
+						t.Errorf("that it isn't on record is said by nobody:\n%s", a.stderr())
+					}
 				}
 				if r := j.period(); r.State != "begun" || r.Session != lock.Session || r.Host != "a" {
 					t.Errorf("after the loss the record says %+v", r)

@@ -319,6 +319,42 @@ func TestCopiesWatchIsQuiet(t *testing.T) {
 	}
 }
 
+// Somebody has deleted the mirror of a copy: its holder releases all the same, and its run is on record.
+func TestReleaseWithoutMirror(t *testing.T) {
+	for _, guard := range []bool{false, true} {
+		t.Run(fmt.Sprint(guard), func(t *testing.T) {
+			inBubble(t, func(t *testing.T, m *consulmodel.Model) {
+				var info []byte
+				p := Period{ID: "p1"}
+				term, err := periodic(t, m, "h1", p, of(2)).Acquire(t.Context(), func(b []byte) error { info = b; return nil })
+				if err != nil {
+					t.Fatal(err)
+				}
+				m.DeleteKey("onlyone/" + testName + "/~held/0")
+				if guard {
+					err = ReleaseTerm(t.Context(), info, ended(time.Second, 0), m.Transport(nil))
+				} else {
+					err = term.Release(t.Context(), ended(time.Second, 0))
+				}
+				if err != nil {
+					t.Error(err)
+				}
+				h := find(t, operator(t, m.Transport(nil)), testName+"/0").At(0)
+				if h.Unclean != nil || h.LastRun == nil || h.LastRun.Outcome != "exited" || h.Period == nil || h.Period.State != periodEnded {
+					t.Errorf("%+v, run %+v, period %+v", h, h.LastRun, h.Period)
+				}
+				// The next one has it at once, and the mirror is there again.
+				next := acquire(t, periodic(t, m, "h2", Period{}, of(2), noWait))
+				if s, _ := m.Holder("onlyone/" + testName + "/~held/0"); next.copy != 0 || s != next.session {
+					t.Errorf("copy %d, whose mirror is held by %q", next.copy, s)
+				}
+				release(t, next, ended(0, 0))
+				wantNothingLeft(t, m)
+			})
+		})
+	}
+}
+
 // A holder's own entry in the queue holds up nobody: one that it made in the moment of the
 // acquire, and one whose request came late.
 func TestEntryOfAHolder(t *testing.T) {
