@@ -128,6 +128,18 @@ func TestJudge(t *testing.T) {
 			t.Errorf("%s: %s, %v", c.what, b, err)
 		}
 	}
+	// Copies: the one that was acquired last needn't have ended last.
+	copies := []consulsession.CopyRun{{Copy: 0, Run: ok(time.Minute)}, {Copy: 1, Run: ok(30 * time.Hour)}}
+	copies[0].Token, copies[1].Token = 7, 9
+	if got, want := judge("backup", consulsession.Lock{}, copies, 26*time.Hour, 0, testNow).String(), "OK: backup succeeded 1m ago on db-2 | age=60s;;93600 failures=0"; got != want {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+	late := failed(3)
+	late.Ended = back(time.Second)
+	copies = []consulsession.CopyRun{{Copy: 0, Run: late}, {Copy: 1, Run: ok(time.Hour)}}
+	if got, want := judge("backup", consulsession.Lock{}, copies, 26*time.Hour, 0, testNow).String(), "OK: backup succeeded 1h ago on db-2; 1 failure since; last exit 3 | age=3600s;;93600 failures=1"; got != want {
+		t.Errorf("%s\nwant %s", got, want)
+	}
 	running := consulsession.Lock{Hold: consulsession.Hold{State: consulsession.Held, Holder: &consulsession.Party{Host: "db-3", Since: back(time.Hour)}}}
 	v := judge("backup", running, []consulsession.CopyRun{{Run: ok(31 * time.Hour)}}, 26*time.Hour, 0, testNow)
 	if got, want := v.String(), "CRITICAL: backup last succeeded 31h ago on db-2 (limit 26h); runs on db-3 since 1h | age=111600s;;93600 failures=0"; got != want {
