@@ -323,6 +323,62 @@ func TestStepDownWait(t *testing.T) {
 	}
 }
 
+// Of several holders one lets go in this moment, and one isn't an onlyone: the others are asked all the
+// same, and it is said.
+func TestStepDownAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := consulmodel.New(consulmodel.Options{Seed: 1, NoJitter: true})
+		s := newStepping(t, m)
+		var terms []*consulsession.Term
+		for i := range 4 {
+			c := modelConfig(m, fmt.Sprint("web-", i))
+			c.Copies = 4
+			contender, err := consulsession.NewContender(c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			term, err := contender.Acquire(t.Context(), func([]byte) error { return nil })
+			if err != nil {
+				t.Fatal(err)
+			}
+			terms = append(terms, term)
+		}
+		l, target, err := s.Find(t.Context(), "job")
+		if err != nil {
+			t.Fatal(err)
+		}
+		targets, parties, err := holders(l, target, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		let := func(i int) {
+			if err := terms[i].Release(t.Context(), consulsession.Ended{Started: time.Now(), Ended: time.Now(), Outcome: "exited"}); err != nil {
+				t.Error(err)
+			}
+		}
+		let(0)
+		parties[1].Host = ""
+		err = s.askAll(targets, parties)
+		if exitCode(err) != exitConflict || !strings.Contains(err.Error(), "takes no requests; stop it where it runs; if all else fails: onlyone unlock job/1") {
+			t.Errorf("%d, %v", exitCode(err), err)
+		}
+		if got, want := s.stdout.String(), "job/0: web-0 (pid 7) has just let go\njob/2: asked web-2 (pid 7) to step down\njob/3: asked web-3 (pid 7) to step down\n"; got != want {
+			t.Errorf("said\n%swant\n%s", got, want)
+		}
+		for i, asked := range []bool{false, false, true, true} {
+			if _, is := m.Key(fmt.Sprintf("onlyone/job/%d/.step-down", i)); is != asked {
+				t.Errorf("copy %d was asked: %v", i, is)
+			}
+		}
+		// One alone that has gone is an answer.
+		let(2)
+		s.moves = nil
+		if err := s.askAll(targets[2:3], parties[2:3]); exitCode(err) != exitConflict || !strings.Contains(err.Error(), "job/2: nobody holds it") {
+			t.Errorf("%d, %v", exitCode(err), err)
+		}
+	})
+}
+
 // away takes Consul away from the operator between two instants.
 func (s *stepping) away(from, to time.Duration) {
 	start := time.Now()
