@@ -215,7 +215,13 @@ func (c *Contender) contend(ctx context.Context, ready func([]byte) error) (t *T
 			case errors.Is(err, errLockDelay) && c.NoWait && c.Copies == 0:
 				return nil, &HeldError{Why: "lock-delay"}
 			case errors.Is(err, errLockDelay) && c.Copies > 0, errors.Is(err, errTaken) && c.Copies > 0:
-				refused[s.copy] = c.Now() + delayPause/10 + c.Jitter(delayPause*9/10)
+				at := c.Now() + delayPause/10 + c.Jitter(delayPause*9/10)
+				refused[s.copy] = at
+				if errors.Is(err, errPlain) {
+					for i := range v.slots {
+						refused[i] = at
+					}
+				}
 			case errors.Is(err, errTaken) && taken < 2 && (c.NoWait || !queued):
 				taken++ // somebody was faster: see who
 			case errors.Is(err, errLockDelay) && !queued:
