@@ -419,7 +419,7 @@ func (r *runner) notAcquired(err error, c *consulsession.Contender) error {
 		return &exitError{code: exitOK, what: done, mild: true}
 	}
 	if missed, ok := errors.AsType[*consulsession.MissedError](err); ok {
-		return r.conflict(missed, "to see what ran: "+commandLine(r.o.Prefix, "history "+r.o.Name))
+		return r.missed(missed)
 	}
 	if paused, ok := errors.AsType[*consulsession.PausedError](err); ok {
 		return r.conflict(fmt.Errorf("the lock is %w; not waiting (-n)", paused), r.resume())
@@ -443,6 +443,22 @@ func (r *runner) notAcquired(err error, c *consulsession.Contender) error {
 		return &exitError{code: exitConfig, what: bad, hint: "are --check, --session-node, --ttl and --datacenter right?"}
 	}
 	return consulProblem(err)
+}
+
+// missed is a conflict like others, unless the later period isn't due here for more than a whole one.
+// Then one of the two clocks is wrong, and -q must not hide that nobody runs anything.
+func (r *runner) missed(err *consulsession.MissedError) error {
+	now := r.o.Now()
+	start, bad := time.Parse(time.RFC3339, err.Record.Period)
+	if p := r.o.Once.at(now); bad != nil || start.Sub(now) <= p.End.Sub(p.Start) {
+		return r.conflict(err, "to see what ran: "+commandLine(r.o.Prefix, "history "+r.o.Name))
+	}
+	key := r.o.Prefix + "/" + r.o.Name + "/.period"
+	if r.o.Copies > 0 {
+		key = r.o.Prefix + "/" + r.o.Name + "/COPY/.period"
+	}
+	return &exitError{code: r.o.ConflictExit, what: fmt.Errorf("%w, which by this host's clock is %s ahead: nothing runs until then", err, short(start.Sub(now))),
+		hint: "set the clock that is wrong; to forget that period: consul kv delete " + key}
 }
 
 // waitOver says what it waited for in vain.

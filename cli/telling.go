@@ -127,7 +127,8 @@ func outcomeOf(out supervisor.Outcome, err error) string {
 		if _, done := errors.AsType[*consulsession.DoneError](out.Err); done {
 			return telling.DoneAlready
 		}
-		if e, ok := errors.AsType[*exitError](err); ok && e.mild {
+		_, missed := errors.AsType[*consulsession.MissedError](out.Err)
+		if e, ok := errors.AsType[*exitError](err); missed || ok && e.mild {
 			return telling.Conflict
 		}
 	}
