@@ -29,6 +29,7 @@ import (
 	"github.com/a-seed-0bc5ead7/onlyone/signals"
 	"github.com/a-seed-0bc5ead7/onlyone/supervisor"
 	"github.com/a-seed-0bc5ead7/onlyone/systemd"
+	"github.com/a-seed-0bc5ead7/onlyone/telling"
 )
 
 // Version is set when a release is built.
@@ -415,7 +416,9 @@ func (r *runner) notAcquired(err error, c *consulsession.Contender) error {
 	if errors.Is(err, supervisor.ErrWaitOver) {
 		return r.waitOver(see)
 	}
-	if done, ok := errors.AsType[*consulsession.DoneError](err); ok {
+	if done, ok := errors.AsType[*consulsession.DoneError](err); ok && done.Why == "never" && !r.tell.last.Started.IsZero() {
+		return r.conflict(fmt.Errorf("the command was stopped: %w", done), see) // and it was ours
+	} else if ok {
 		return &exitError{code: exitOK, what: done, mild: true}
 	}
 	if missed, ok := errors.AsType[*consulsession.MissedError](err); ok {
@@ -493,8 +496,12 @@ func copiesHint(prefix string, bad *consulsession.CopiesError) string {
 	return fmt.Sprintf("use --copies %d, or change it for all: %s", bad.Record.Copies, commandLine(prefix, fmt.Sprintf("resize %s --copies %d", bad.Name, bad.Want)))
 }
 
-// conflict is exit 75, or what -E says.
+// conflict is exit 75, or what -E says; not if the command ran here and the lock was lost, which nobody
+// may call a success.
 func (r *runner) conflict(what error, hint string) error {
+	if r.tell.last.Outcome == telling.Lost {
+		return &exitError{code: exitLost, what: fmt.Errorf("the lock was lost and the command stopped; and then: %w", what), hint: hint}
+	}
 	return &exitError{code: r.o.ConflictExit, what: what, hint: hint, mild: true}
 }
 
