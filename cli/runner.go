@@ -311,6 +311,8 @@ func (r *runner) waiting(q consulsession.Queue) {
 func queueText(q consulsession.Queue, now time.Time) string {
 	text := "held by a session that isn't onlyone's"
 	switch {
+	case q.Done > 0:
+		text = fmt.Sprintf("%d of %d copies are done, the others run", q.Done, q.Copies)
 	case q.Copies > 0 && !q.Free:
 		text = fmt.Sprintf("all %d copies run", q.Copies)
 	case q.Holder.Host != "":

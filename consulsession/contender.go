@@ -48,6 +48,7 @@ type Queue struct {
 	Free         bool   // nobody holds the lock, but it can't be had yet
 	Holder       Record // zero where it isn't known
 	Copies       int    // 0 without copies
+	Done         int    // so many of them have nothing to run any more in this period, if none is Free
 	Paused       *Order // nobody may start
 }
 
@@ -250,7 +251,7 @@ func (c *Contender) contend(ctx context.Context, ready func([]byte) error) (t *T
 		}
 		c.looks(false)
 		if c.NoWait {
-			return nil, c.conflict(v, ahead, paused)
+			return nil, c.conflict(v, session, ahead, paused)
 		}
 		if c.tried.pending(session) && (!queued || len(ahead) > 0) {
 			// An acquire that wasn't answered may yet be carried out, and nobody would look.
@@ -285,7 +286,7 @@ func (c *Contender) look(ctx context.Context) (v view, err error) {
 	free := can && len(ahead) == 0 && paused == nil
 	c.looks(free)
 	if !free && c.NoWait {
-		return v, c.conflict(v, ahead, paused)
+		return v, c.conflict(v, nobody, ahead, paused)
 	}
 	return v, nil
 }
@@ -297,12 +298,13 @@ func (c *Contender) looks(free bool) {
 }
 
 // conflict is why a contender that doesn't wait ends.
-func (c *Contender) conflict(v view, ahead []*api.KVPair, paused *Order) error {
+func (c *Contender) conflict(v view, session string, ahead []*api.KVPair, paused *Order) error {
+	free, done := c.free(v, session)
 	switch h := (&HeldError{Waiting: len(ahead), Copies: c.Copies}); {
-	case paused != nil && (v.free() || c.Copies > 0):
+	case paused != nil && (free || c.Copies > 0):
 		return &PausedError{*paused}
-	case !v.free():
-		h.By = v.holder()
+	case !free:
+		h.By, h.Done = v.holder(), done
 		return h
 	case len(ahead) > 0:
 		h.Why = "queue"
@@ -317,7 +319,10 @@ func (c *Contender) tell(v view, session string) {
 	if c.Waiting == nil {
 		return
 	}
-	q := Queue{Free: v.free(), Holder: v.holder(), Copies: c.Copies, Paused: v.pause(c.Wall())}
+	q := Queue{Holder: v.holder(), Copies: c.Copies, Paused: v.pause(c.Wall())}
+	if q.Free, q.Done = c.free(v, session); q.Free {
+		q.Done = 0
+	}
 	for _, e := range v.queue {
 		if e.Session == "" || v.holds(e.Session) {
 			continue // gone, or the holder's own entry

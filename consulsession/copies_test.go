@@ -186,6 +186,31 @@ func TestCopiesNoWait(t *testing.T) {
 	})
 }
 
+// Where some copies are done and the others run, that is said, and not that one will be free soon.
+func TestCopiesPartlyDone(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *consulmodel.Model) {
+		p := daily(dayOne, OnCrash)
+		for range 2 {
+			release(t, acquire(t, periodic(t, m, "h1", p, of(3))), ended(time.Second, 0))
+		}
+		_, done := kept(t, periodic(t, m, "h1", p, of(3)))
+		var held *HeldError
+		_, err := periodic(t, m, "h2", p, of(3), noWait).Acquire(t.Context(), always)
+		if !errors.As(err, &held) || held.Why != "" || held.Done != 2 || held.Error() != "held: 2 of its 3 copies are done in this period, the others run" {
+			t.Errorf("one that doesn't wait: %v", err)
+		}
+		var told []Queue
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, _ = periodic(t, m, "h2", p, of(3), func(c *Config) { c.Waiting = func(q Queue) { told = append(told, q) } }).Acquire(ctx, always)
+		if len(told) == 0 || told[0].Free || told[0].Done != 2 {
+			t.Errorf("one that waits is told %+v", told)
+		}
+		done(ended(time.Second, 0))
+		wantNothingLeft(t, m)
+	})
+}
+
 // Each copy has its own period; it is done when all are.
 func TestCopiesWithPeriods(t *testing.T) {
 	p := daily(dayOne, OnCrash)

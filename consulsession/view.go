@@ -259,6 +259,21 @@ func (c *Contender) periodOf(s slot) (PeriodRecord, error) {
 	return parsePeriod(key, s.period.Value, true)
 }
 
+// free reports whether nobody holds the lock, or one of its copies that is to be run, and how many
+// copies nobody holds since their period is done.
+func (c *Contender) free(v view, session string) (free bool, done int) {
+	for _, s := range v.slots {
+		switch {
+		case !s.free():
+		case c.due(s, session) == nil:
+			free = true
+		default:
+			done++
+		}
+	}
+	return free, done
+}
+
 // pick is the slot to acquire: one that an unanswered acquire may have got us, or the first
 // free one that is due and wasn't refused a moment ago. Once refused, any of them: others have
 // seen the same ones free in the same instant, and would all go on to the next.
