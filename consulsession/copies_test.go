@@ -186,6 +186,29 @@ func TestCopiesNoWait(t *testing.T) {
 	})
 }
 
+// A copy that fails or dies is run again when each has had its turn: else a bad one would take all hosts.
+func TestCopiesRetriedLast(t *testing.T) {
+	for _, retry := range []Retry{OnFailure, OnCrash} {
+		t.Run(string(retry), func(t *testing.T) {
+			inBubble(t, func(t *testing.T, m *consulmodel.Model) {
+				var got []int
+				for i := range 7 {
+					term := acquire(t, periodic(t, m, fmt.Sprint("h", i), daily(dayOne, retry), of(3)))
+					got = append(got, term.copy)
+					e := ended(time.Second, 1)
+					if retry == OnCrash {
+						e.Outcome = "stopped"
+					}
+					release(t, term, e)
+				}
+				if want := []int{0, 1, 2, 0, 1, 2, 0}; !slices.Equal(got, want) {
+					t.Errorf("the copies were run in the order %d, want %d", got, want)
+				}
+			})
+		})
+	}
+}
+
 // Where some copies are done and the others run, that is said, and not that one will be free soon.
 func TestCopiesPartlyDone(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *consulmodel.Model) {
