@@ -48,7 +48,8 @@ func (in *invocation) checkCommand() *cli.Command {
   onlyone check --max-age 26h --warn-age 25h backup
   OK: backup succeeded 3h ago on db-2 | age=10800s;90000;93600 failures=0
 
-One line, as Nagios, Icinga and others read it. Success: it ended with 0.
+One line, as Nagios, Icinga and others read it. Success: it ended with 0. With
+copies: any of them; NAME/2 is one.
 Exit codes: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN (it never ran, Consul isn't
 there, not allowed, wrong command line).
 `,
