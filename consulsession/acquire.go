@@ -66,6 +66,7 @@ func (c *Contender) tryLock(ctx context.Context, session string, v view, s slot,
 	r, err := c.txn(rctx, ops)
 	if no, ok := errors.AsType[*refused](err); ok {
 		c.tried.unknown = false
+		c.elsewhere[s.copy] = c.Copies > 0 && isHeld(no.what)
 		switch {
 		case isLockDelay(no.what) && c.Copies > 0 && strings.Contains(no.what, strconv.Quote(c.dir()+".lock")):
 			return nil, errPlain

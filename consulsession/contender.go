@@ -81,6 +81,7 @@ type Contender struct {
 	watchesRT *transport
 	tried     attempt // the last acquire that was sent
 	last      lastTerm
+	elsewhere map[int]bool            // copies that somebody holds who knows no copies: their mirrors don't say so
 	reached   bool                    // Consul has answered once
 	known     bool                    // it has made a session, so it is a Consul
 	turns     chan chan time.Duration // see turn
@@ -107,7 +108,7 @@ func NewContender(c Config) (*Contender, error) {
 	if c.Wall == nil {
 		c.Wall = time.Now
 	}
-	return &Contender{Config: c, api: client, rt: rt, watches: watches, watchesRT: watchesRT}, nil
+	return &Contender{Config: c, api: client, rt: rt, watches: watches, watchesRT: watchesRT, elsewhere: map[int]bool{}}, nil
 }
 
 // Close drops idle connections.

@@ -234,6 +234,37 @@ func TestCopiesPartlyDone(t *testing.T) {
 	})
 }
 
+// A copy that consul lock holds isn't about to be free.
+func TestCopyOfAnother(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *consulmodel.Model) {
+		release(t, acquire(t, periodic(t, m, "h1", Period{}, of(1))), ended(0, 0))
+		s := m.CreateSession(time.Hour, 15*time.Second)
+		m.Acquire(copyLock(0), s, "consul lock's")
+		var held *HeldError
+		if _, err := periodic(t, m, "h2", Period{}, of(1), noWait).Acquire(t.Context(), always); !errors.As(err, &held) || held.Why != "" {
+			t.Errorf("one that doesn't wait: %v", err)
+		}
+		var told []Queue
+		got := make(chan *Term)
+		c := periodic(t, m, "h2", Period{}, of(1), func(c *Config) { c.Waiting = func(q Queue) { told = append(told, q) } })
+		go func() { got <- acquire(t, c) }()
+		time.Sleep(10 * time.Second)
+		if len(told) == 0 || told[0].Free {
+			t.Errorf("one that waits is told %+v", told)
+		}
+		m.Unlock(copyLock(0), s)
+		time.Sleep(2 * delayPause)
+		select {
+		case term := <-got:
+			release(t, term, ended(0, 0))
+		default:
+			t.Fatal("it is free, and was not taken")
+		}
+		m.DestroySession(s)
+		wantNothingLeft(t, m)
+	})
+}
+
 // Each copy has its own period; it is done when all are.
 func TestCopiesWithPeriods(t *testing.T) {
 	p := daily(dayOne, OnCrash)

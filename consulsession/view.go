@@ -264,7 +264,7 @@ func (c *Contender) periodOf(s slot) (PeriodRecord, error) {
 func (c *Contender) free(v view, session string) (free bool, done int) {
 	for _, s := range v.slots {
 		switch {
-		case !s.free():
+		case !s.free() || c.elsewhere[s.copy]:
 		case c.due(s, session) == nil:
 			free = true
 		default:
