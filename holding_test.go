@@ -213,6 +213,48 @@ func TestOnLostWait(t *testing.T) {
 	})
 }
 
+// A command that was stopped half-way, and that this onlyone can't start again, is neither a conflict
+// that one may call a success nor a period that is done.
+func TestStoppedHalfWay(t *testing.T) {
+	t.Parallel()
+	lose := func(j *job) {
+		if _, err := j.s.Client().Session().Destroy(j.s.Key(j.t, j.lockKey()).Session, nil); err != nil {
+			j.t.Fatal(err)
+		}
+	}
+	pause := func(j *job) { j.order("pause", "--for none").wait(0) }
+	for name, c := range map[string]struct {
+		flags   string
+		end     func(*job)
+		exit    int
+		outcome string
+		says    string
+	}{
+		"lost, never again":        {"--once-per id:x --retry never --on-lost wait", lose, 79, "lost", "the lock was lost and the command stopped; and then: "},
+		"lost, not waiting":        {"-n -E 0 --on-lost wait", lose, 79, "lost", "the lock was lost and the command stopped; and then: the lock is free soon"},
+		"lost, the wait is over":   {"-w 1s -q --on-lost wait", lose, 79, "lost", "the lock was lost and the command stopped; and then: the wait of 1s is over"},
+		"paused, never again":      {"--once-per id:x --retry never", pause, 75, "stopped", "the command was stopped: period x was begun by "},
+		"paused, the wait is over": {"--once-per id:x -E 7 -w 1s", pause, 7, "stopped", "the wait of 1s is over"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			j := newJob(t, shared(t, consultest.Version()))
+			t.Cleanup(func() { j.order("resume", "").wait(0) })
+			result := filepath.Join(j.dir, "result.json")
+			a := j.run(shortDials+" --result-file "+result+" "+c.flags, j.child(consultest.ChildOptions{Tag: "a"})...)
+			j.running(1)
+			c.end(j)
+			a.wait(c.exit)
+			if s := a.stderr(); !strings.Contains(s, c.says) {
+				t.Errorf("it says:\n%s", s)
+			}
+			if s := readFile(t, result); !strings.Contains(s, `"outcome": "`+c.outcome+`"`) {
+				t.Errorf("the result is %s", s)
+			}
+		})
+	}
+}
+
 // --copies: N at once, each with its own number and token.
 func TestCopies(t *testing.T) {
 	t.Parallel()

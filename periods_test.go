@@ -213,6 +213,9 @@ func TestOncePerLost(t *testing.T) {
 				} else {
 					open()
 					<-a.done // with the command's own exit code, or 79 if it was faster
+					if !strings.Contains(a.stderr(), "the lock was lost") {
+						t.Errorf("that it isn't on record is said by nobody:\n%s", a.stderr())
+					}
 				}
 				if r := j.period(); r.State != "begun" || r.Session != lock.Session || r.Host != "a" {
 					t.Errorf("after the loss the record says %+v", r)
@@ -287,6 +290,29 @@ func TestPeriodIsOver(t *testing.T) {
 	p := j.on("b", now.Add(-10*time.Minute), "--once-per 1h --time-zone UTC", "echo", "ran")
 	p.wait(75)
 	oneLine(t, p.stderr(), "period 2026-11-29T02:00:00Z is over: a has begun 2026-11-29T03:00:00Z")
+}
+
+// A host whose clock is ahead by more than a period has begun one that isn't due for long: the others
+// run nothing until then, which isn't as it should be, so -q doesn't keep quiet about it.
+func TestPeriodOfAClockAhead(t *testing.T) {
+	t.Parallel()
+	j := newJob(t, shared(t, consultest.Version()))
+	now := time.Date(2026, 11, 29, 3, 30, 0, 0, time.UTC)
+	j.on("a", now.AddDate(1, 0, 0), "--once-per 1h --time-zone UTC", "true").wait(0)
+	result := filepath.Join(j.dir, "result.json")
+	p := j.on("b", now, "-q --once-per 1h --time-zone UTC --result-file "+result, "echo", "ran")
+	p.wait(75)
+	if s := readFile(t, result); !strings.Contains(s, `"outcome": "conflict"`) {
+		t.Errorf("the result is %s", s)
+	}
+	oneLine(t, p.stderr(), "period 2026-11-29T03:00:00Z is over: a has begun 2027-11-29T03:00:00Z, which by this host's clock is ",
+		"ahead: nothing runs until then", "set the clock that is wrong", "consul kv delete onlyone/"+j.name+"/.period")
+	// What is only a little late is as it may be.
+	p = j.on("b", now.AddDate(1, 0, 0).Add(-time.Hour), "-q --once-per 1h --time-zone UTC", "echo", "ran")
+	p.wait(75)
+	if p.stderr() != "" {
+		t.Errorf("it says:\n%s", p.stderr())
+	}
 }
 
 // Without --once-per the start deadline counts from the call. Who waits is told in time.

@@ -194,7 +194,7 @@ func TestResultFile(t *testing.T) {
 	paused := j.run(flags+"-w 5s", j.child(consultest.ChildOptions{Tag: "c"})...)
 	j.running(3)
 	j.order("pause", "--for 1h").wait(0)
-	want(paused, 75, "conflict", 143.0)
+	want(paused, 75, "stopped", 143.0)
 	j.order("resume", "").wait(0)
 	// Only the command counts as having run, not the hook after it.
 	j.with(flags, []string{"--on-release", "sleep 1"}, "true").wait(0)

@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"errors"
 	"strconv"
 	"time"
 
@@ -97,8 +98,8 @@ func (t consulTerm) Unclean() (env [][]string) {
 
 func (t consulTerm) Unlock(ctx context.Context, r supervisor.RunResult) error {
 	err := t.Term.Unlock(ctx, consulsession.Ended(r))
-	if err == nil {
-		t.kept.drop(t.info)
+	if _, isLost := errors.AsType[*consulsession.LostError](err); err == nil || isLost {
+		t.kept.drop(t.info) // there is nothing left to be released
 	}
 	return err
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -47,7 +48,8 @@ func (in *invocation) checkCommand() *cli.Command {
   onlyone check --max-age 26h --warn-age 25h backup
   OK: backup succeeded 3h ago on db-2 | age=10800s;90000;93600 failures=0
 
-One line, as Nagios, Icinga and others read it. Success: it ended with 0.
+One line, as Nagios, Icinga and others read it. Success: it ended with 0. With
+copies: any of them; NAME/2 is one.
 Exit codes: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN (it never ran, Consul isn't
 there, not allowed, wrong command line).
 `,
@@ -106,6 +108,7 @@ func judge(name string, l consulsession.Lock, runs []consulsession.CopyRun, maxA
 	if warnAge > 0 {
 		v.limits = fmt.Sprintf(";%d;%d", int64(warnAge.Seconds()), int64(maxAge.Seconds()))
 	}
+	runs = byEnd(runs)
 	for i := range runs {
 		switch r := &runs[i].Run; {
 		case r.Outcome == "exited" && r.Exit == 0:
@@ -150,6 +153,18 @@ func judge(name string, l consulsession.Lock, runs []consulsession.CopyRun, maxA
 		v.text += fmt.Sprintf("; runs on %s since %s", v.running.Host, short(v.runningSince))
 	}
 	return v
+}
+
+// byEnd is runs in the order in which they ended. Those of one lock have it: one ends before the next
+// begins, whatever their hosts' clocks say. Those of several copies run side by side.
+func byEnd(runs []consulsession.CopyRun) []consulsession.CopyRun {
+	if !slices.ContainsFunc(runs, func(r consulsession.CopyRun) bool { return r.Copy != runs[0].Copy }) {
+		return runs
+	}
+	end := func(r consulsession.CopyRun) time.Time { t, _ := time.Parse(time.RFC3339, r.Ended); return t }
+	runs = slices.Clone(runs)
+	slices.SortStableFunc(runs, func(a, b consulsession.CopyRun) int { return end(a).Compare(end(b)) })
+	return runs
 }
 
 func plural(n int, word string) string {

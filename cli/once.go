@@ -18,7 +18,7 @@ type Once struct {
 }
 
 // onceFlags are the flags of a periodic job, and how to read them.
-func onceFlags() (flags []cli.Flag, read func(*cli.Context) (Once, error)) {
+func (in *invocation) onceFlags() (flags []cli.Flag, read func(*cli.Context) (Once, error)) {
 	retry := &choiceValue{word: string(consulsession.OnCrash), of: []string{string(consulsession.OnCrash), string(consulsession.OnFailure), string(consulsession.Never)}}
 	early := &durationValue{d: -1, zeroOK: true}
 	text := func(name, usage string) cli.Flag {
@@ -35,7 +35,7 @@ func onceFlags() (flags []cli.Flag, read func(*cli.Context) (Once, error)) {
 		per, zone := c.String("once-per"), c.String("time-zone")
 		if per == "" {
 			for _, name := range []string{"retry", "time-zone", "early"} {
-				if c.IsSet(name) {
+				if in.typed[name] > 0 { // a variable may be there for other runs
 					return o, usageError("try: --once-per 1h", "--%s has no effect without --once-per", name)
 				}
 			}

@@ -128,6 +128,18 @@ func TestJudge(t *testing.T) {
 			t.Errorf("%s: %s, %v", c.what, b, err)
 		}
 	}
+	// Copies: the one that was acquired last needn't have ended last.
+	copies := []consulsession.CopyRun{{Copy: 0, Run: ok(time.Minute)}, {Copy: 1, Run: ok(30 * time.Hour)}}
+	copies[0].Token, copies[1].Token = 7, 9
+	if got, want := judge("backup", consulsession.Lock{}, copies, 26*time.Hour, 0, testNow).String(), "OK: backup succeeded 1m ago on db-2 | age=60s;;93600 failures=0"; got != want {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+	late := failed(3)
+	late.Ended = back(time.Second)
+	copies = []consulsession.CopyRun{{Copy: 0, Run: late}, {Copy: 1, Run: ok(time.Hour)}}
+	if got, want := judge("backup", consulsession.Lock{}, copies, 26*time.Hour, 0, testNow).String(), "OK: backup succeeded 1h ago on db-2; 1 failure since; last exit 3 | age=3600s;;93600 failures=1"; got != want {
+		t.Errorf("%s\nwant %s", got, want)
+	}
 	running := consulsession.Lock{Hold: consulsession.Hold{State: consulsession.Held, Holder: &consulsession.Party{Host: "db-3", Since: back(time.Hour)}}}
 	v := judge("backup", running, []consulsession.CopyRun{{Run: ok(31 * time.Hour)}}, 26*time.Hour, 0, testNow)
 	if got, want := v.String(), "CRITICAL: backup last succeeded 31h ago on db-2 (limit 26h); runs on db-3 since 1h | age=111600s;;93600 failures=0"; got != want {
@@ -309,6 +321,62 @@ func TestStepDownWait(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Of several holders one lets go in this moment, and one isn't an onlyone: the others are asked all the
+// same, and it is said.
+func TestStepDownAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := consulmodel.New(consulmodel.Options{Seed: 1, NoJitter: true})
+		s := newStepping(t, m)
+		var terms []*consulsession.Term
+		for i := range 4 {
+			c := modelConfig(m, fmt.Sprint("web-", i))
+			c.Copies = 4
+			contender, err := consulsession.NewContender(c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			term, err := contender.Acquire(t.Context(), func([]byte) error { return nil })
+			if err != nil {
+				t.Fatal(err)
+			}
+			terms = append(terms, term)
+		}
+		l, target, err := s.Find(t.Context(), "job")
+		if err != nil {
+			t.Fatal(err)
+		}
+		targets, parties, err := holders(l, target, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		let := func(i int) {
+			if err := terms[i].Release(t.Context(), consulsession.Ended{Started: time.Now(), Ended: time.Now(), Outcome: "exited"}); err != nil {
+				t.Error(err)
+			}
+		}
+		let(0)
+		parties[1].Host = ""
+		err = s.askAll(targets, parties)
+		if exitCode(err) != exitConflict || !strings.Contains(err.Error(), "takes no requests; stop it where it runs; if all else fails: onlyone unlock job/1") {
+			t.Errorf("%d, %v", exitCode(err), err)
+		}
+		if got, want := s.stdout.String(), "job/0: web-0 (pid 7) has just let go\njob/2: asked web-2 (pid 7) to step down\njob/3: asked web-3 (pid 7) to step down\n"; got != want {
+			t.Errorf("said\n%swant\n%s", got, want)
+		}
+		for i, asked := range []bool{false, false, true, true} {
+			if _, is := m.Key(fmt.Sprintf("onlyone/job/%d/.step-down", i)); is != asked {
+				t.Errorf("copy %d was asked: %v", i, is)
+			}
+		}
+		// One alone that has gone is an answer.
+		let(2)
+		s.moves = nil
+		if err := s.askAll(targets[2:3], parties[2:3]); exitCode(err) != exitConflict || !strings.Contains(err.Error(), "job/2: nobody holds it") {
+			t.Errorf("%d, %v", exitCode(err), err)
+		}
+	})
 }
 
 // away takes Consul away from the operator between two instants.

@@ -124,7 +124,7 @@ func (in *invocation) runCommand() *cli.Command {
 	text := func(category, name, usage string) cli.Flag {
 		return &cli.StringFlag{Name: name, Category: category, Usage: usage, EnvVars: variable(name)}
 	}
-	once, readOnce := onceFlags()
+	once, readOnce := in.onceFlags()
 	var verbosity int
 	c := &cli.Command{
 		Name:      "run",
@@ -211,7 +211,13 @@ func (in *invocation) runCommand() *cli.Command {
 		case !hooked && in.typed["hook-timeout"] > 0:
 			return usageError("leave it out, or see --help-all", "--hook-timeout has no effect without a hook")
 		}
-		if o.Tell.Ping != "" && o.Tell.PingFile != "" {
+		switch url, file := in.typed["ping"] > 0, in.typed["ping-file"] > 0; {
+		case o.Tell.Ping == "" || o.Tell.PingFile == "":
+		case url && !file:
+			o.Tell.PingFile = ""
+		case file && !url:
+			o.Tell.Ping = ""
+		default:
 			return usageError("leave one out", "--ping and --ping-file both say what to ping")
 		}
 		if err := o.setName(c.Args().Slice(), in.dashes); err != nil {

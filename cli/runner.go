@@ -29,6 +29,7 @@ import (
 	"github.com/a-seed-0bc5ead7/onlyone/signals"
 	"github.com/a-seed-0bc5ead7/onlyone/supervisor"
 	"github.com/a-seed-0bc5ead7/onlyone/systemd"
+	"github.com/a-seed-0bc5ead7/onlyone/telling"
 )
 
 // Version is set when a release is built.
@@ -316,6 +317,8 @@ func (r *runner) waiting(q consulsession.Queue) {
 func queueText(q consulsession.Queue, now time.Time) string {
 	text := "held by a session that isn't onlyone's"
 	switch {
+	case q.Done > 0:
+		text = fmt.Sprintf("%d of %d copies are done, the others run", q.Done, q.Copies)
 	case q.Copies > 0 && !q.Free:
 		text = fmt.Sprintf("all %d copies run", q.Copies)
 	case q.Holder.Host != "":
@@ -421,11 +424,13 @@ func (r *runner) notAcquired(err error, c *consulsession.Contender) error {
 	if errors.Is(err, supervisor.ErrWaitOver) {
 		return r.waitOver(see)
 	}
-	if done, ok := errors.AsType[*consulsession.DoneError](err); ok {
+	if done, ok := errors.AsType[*consulsession.DoneError](err); ok && done.Why == "never" && !r.tell.last.Started.IsZero() {
+		return r.conflict(fmt.Errorf("the command was stopped: %w", done), see) // and it was ours
+	} else if ok {
 		return &exitError{code: exitOK, what: done, mild: true}
 	}
 	if missed, ok := errors.AsType[*consulsession.MissedError](err); ok {
-		return r.conflict(missed, "to see what ran: "+commandLine(r.o.Prefix, "history "+r.o.Name))
+		return r.missed(missed)
 	}
 	if paused, ok := errors.AsType[*consulsession.PausedError](err); ok {
 		return r.conflict(fmt.Errorf("the lock is %w; not waiting (-n)", paused), r.resume())
@@ -449,6 +454,22 @@ func (r *runner) notAcquired(err error, c *consulsession.Contender) error {
 		return &exitError{code: exitConfig, what: bad, hint: "are --check, --session-node, --ttl and --datacenter right?"}
 	}
 	return consulProblem(err)
+}
+
+// missed is a conflict like others, unless the later period isn't due here for more than a whole one.
+// Then one of the two clocks is wrong, and -q must not hide that nobody runs anything.
+func (r *runner) missed(err *consulsession.MissedError) error {
+	now := r.o.Now()
+	start, bad := time.Parse(time.RFC3339, err.Record.Period)
+	if p := r.o.Once.at(now); bad != nil || start.Sub(now) <= p.End.Sub(p.Start) {
+		return r.conflict(err, "to see what ran: "+commandLine(r.o.Prefix, "history "+r.o.Name))
+	}
+	key := r.o.Prefix + "/" + r.o.Name + "/.period"
+	if r.o.Copies > 0 {
+		key = r.o.Prefix + "/" + r.o.Name + "/COPY/.period"
+	}
+	return &exitError{code: r.o.ConflictExit, what: fmt.Errorf("%w, which by this host's clock is %s ahead: nothing runs until then", err, short(start.Sub(now))),
+		hint: "set the clock that is wrong; to forget that period: consul kv delete " + key}
 }
 
 // waitOver says what it waited for in vain.
@@ -483,8 +504,12 @@ func copiesHint(prefix string, bad *consulsession.CopiesError) string {
 	return fmt.Sprintf("use --copies %d, or change it for all: %s", bad.Record.Copies, commandLine(prefix, fmt.Sprintf("resize %s --copies %d", bad.Name, bad.Want)))
 }
 
-// conflict is exit 75, or what -E says.
+// conflict is exit 75, or what -E says; not if the command ran here and the lock was lost, which nobody
+// may call a success.
 func (r *runner) conflict(what error, hint string) error {
+	if r.tell.last.Outcome == telling.Lost {
+		return &exitError{code: exitLost, what: fmt.Errorf("the lock was lost and the command stopped; and then: %w", what), hint: hint}
+	}
 	return &exitError{code: r.o.ConflictExit, what: what, hint: hint, mild: true}
 }
 

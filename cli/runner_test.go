@@ -24,6 +24,8 @@ func TestQueueText(t *testing.T) {
 	}{
 		{consulsession.Queue{Position: 2, Of: 3, Holder: web2}, "2nd of 3, held by web-2 (pid 812) since 12m"},
 		{consulsession.Queue{Position: 1, Of: 1, Free: true}, "1st of 1, free, but the lock-delay of its last holder is running"},
+		{consulsession.Queue{Position: 1, Of: 1, Copies: 3}, "1st of 1, all 3 copies run"},
+		{consulsession.Queue{Position: 1, Of: 1, Copies: 3, Done: 2}, "1st of 1, 2 of 3 copies are done, the others run"},
 		{consulsession.Queue{Position: 11, Of: 13}, "11th of 13, held by a session that isn't onlyone's"},
 	} {
 		if got := queueText(c.q, now); got != c.want {

@@ -53,15 +53,13 @@ asked to any more.
 		}
 		s := &stepDown{operation: op, now: time.Now}
 		// All are asked before any is waited for.
-		for i, t := range targets {
-			if err := s.ask(t, parties[i]); err != nil {
-				return op.problem(t.String(), err)
-			}
-		}
-		if op.c.Bool("wait") {
+		err = s.askAll(targets, parties)
+		if op.c.Bool("wait") && len(s.moves) > 0 {
 			ctx, done := context.WithTimeout(op.ctx(), timeout.d)
 			defer done()
-			err = s.await(ctx, name, timeout.d)
+			if err2 := s.await(ctx, name, timeout.d); err2 != nil {
+				err = err2
+			}
 		}
 		if op.json && len(s.moves) > 0 {
 			return errors.Join(err, op.encode(stepDownJSON{consulsession.Schema, s.moves}))
@@ -94,6 +92,25 @@ type stepDown struct {
 	*operation
 	now   func() time.Time
 	moves []*move
+}
+
+// askAll asks each of them. One that can't be asked doesn't keep the others from it; the first such
+// error is returned. That one of several has let go meanwhile is none.
+func (s *stepDown) askAll(targets []consulsession.Target, parties []consulsession.Party) (first error) {
+	for i, t := range targets {
+		err := s.ask(t, parties[i])
+		if gone, ok := errors.AsType[*consulsession.NotHeldError](err); ok && len(targets) > 1 && gone.Hold.Holder == nil {
+			s.tell("%s: %s has just let go", t, parties[i])
+			continue
+		}
+		if first == nil && err != nil {
+			first = s.problem(t.String(), err)
+		}
+		if _, away := errors.AsType[*consulsession.UnreachableError](err); away {
+			break
+		}
+	}
+	return first
 }
 
 func (s *stepDown) ask(t consulsession.Target, from consulsession.Party) error {

@@ -84,7 +84,7 @@ func (t *teller) begun() {
 // ended tells how it all ended, and returns after 2 s at most. err is what onlyone ends with.
 func (t *teller) ended(out supervisor.Outcome, err error) {
 	r := t.run
-	r.Exit, r.Ended, r.Outcome = exitCode(err), time.Now(), outcomeOf(out, err)
+	r.Exit, r.Ended, r.Outcome = exitCode(err), time.Now(), outcomeOf(out, err, t.last)
 	if e, ok := errors.AsType[*exitError](err); ok && e.what != nil {
 		r.Error = e.what.Error()
 	}
@@ -116,18 +116,25 @@ func (t *teller) ended(out supervisor.Outcome, err error) {
 	t.server.Close()
 }
 
-// outcomeOf is the word for how it ended.
-func outcomeOf(out supervisor.Outcome, err error) string {
+// outcomeOf is the word for how it ended. last is the command's end in an earlier term of this onlyone,
+// which couldn't get the lock again.
+func outcomeOf(out supervisor.Outcome, err error, last supervisor.RunResult) string {
 	switch out.Kind {
 	case supervisor.Interrupted:
 		if out.Result.Started.IsZero() {
 			return telling.Interrupted
 		}
 	case supervisor.NotAcquired:
-		if _, done := errors.AsType[*consulsession.DoneError](out.Err); done {
+		done, isDone := errors.AsType[*consulsession.DoneError](out.Err)
+		_, missed := errors.AsType[*consulsession.MissedError](out.Err)
+		e, known := errors.AsType[*exitError](err)
+		ran := !last.Started.IsZero()
+		switch {
+		case isDone && (done.Why != "never" || !ran):
 			return telling.DoneAlready
-		}
-		if e, ok := errors.AsType[*exitError](err); ok && e.mild {
+		case ran && (isDone || missed || known && (e.mild || e.code == exitLost)):
+			return last.Outcome
+		case missed || known && e.mild:
 			return telling.Conflict
 		}
 	}

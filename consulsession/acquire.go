@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 // How an acquiring request can fail without being final.
 var (
 	errLockDelay = errors.New("the lock-delay of the last holder's lease isn't over")
+	errPlain     = fmt.Errorf("%w (of one without copies)", errLockDelay)
 	errTaken     = errors.New("the lock was taken by somebody else, or something else has changed")
 	errUnknown   = errors.New("the acquire's outcome is unknown")
 )
@@ -64,7 +66,10 @@ func (c *Contender) tryLock(ctx context.Context, session string, v view, s slot,
 	r, err := c.txn(rctx, ops)
 	if no, ok := errors.AsType[*refused](err); ok {
 		c.tried.unknown = false
+		c.elsewhere[s.copy] = c.Copies > 0 && isHeld(no.what)
 		switch {
+		case isLockDelay(no.what) && c.Copies > 0 && strings.Contains(no.what, strconv.Quote(c.dir()+".lock")):
+			return nil, errPlain
 		case isLockDelay(no.what):
 			return nil, errLockDelay
 		case isHeld(no.what), isStale(no.what), strings.Contains(no.what, `" exists`):
@@ -154,6 +159,12 @@ func (c *Contender) acquireOps(session string, v view, s slot, unclean []Unclean
 	// The first with copies: nobody who does without may have come in between.
 	if v.plain != nil {
 		ops = append(ops, op(api.KVTxnOp{Verb: api.KVCheckIndex, Key: v.plain.Key, Index: v.plain.ModifyIndex}))
+		// ... nor may the lease of one who did be running still: locked and unlocked, the key is as it was.
+		if v.plain.Flags == api.LockFlagValue {
+			for _, verb := range []api.KVOp{api.KVLock, api.KVUnlock} {
+				ops = append(ops, op(api.KVTxnOp{Verb: verb, Key: v.plain.Key, Value: v.plain.Value, Flags: v.plain.Flags, Session: session}))
+			}
+		}
 	} else {
 		ops = append(ops, op(api.KVTxnOp{Verb: api.KVCheckNotExists, Key: c.dir() + ".lock"}))
 	}

@@ -48,6 +48,7 @@ type Queue struct {
 	Free         bool   // nobody holds the lock, but it can't be had yet
 	Holder       Record // zero where it isn't known
 	Copies       int    // 0 without copies
+	Done         int    // so many of them have nothing to run any more in this period, if none is Free
 	Paused       *Order // nobody may start
 }
 
@@ -80,6 +81,7 @@ type Contender struct {
 	watchesRT *transport
 	tried     attempt // the last acquire that was sent
 	last      lastTerm
+	elsewhere map[int]bool            // copies that somebody holds who knows no copies: their mirrors don't say so
 	reached   bool                    // Consul has answered once
 	known     bool                    // it has made a session, so it is a Consul
 	turns     chan chan time.Duration // see turn
@@ -106,7 +108,7 @@ func NewContender(c Config) (*Contender, error) {
 	if c.Wall == nil {
 		c.Wall = time.Now
 	}
-	return &Contender{Config: c, api: client, rt: rt, watches: watches, watchesRT: watchesRT}, nil
+	return &Contender{Config: c, api: client, rt: rt, watches: watches, watchesRT: watchesRT, elsewhere: map[int]bool{}}, nil
 }
 
 // Close drops idle connections.
@@ -215,7 +217,13 @@ func (c *Contender) contend(ctx context.Context, ready func([]byte) error) (t *T
 			case errors.Is(err, errLockDelay) && c.NoWait && c.Copies == 0:
 				return nil, &HeldError{Why: "lock-delay"}
 			case errors.Is(err, errLockDelay) && c.Copies > 0, errors.Is(err, errTaken) && c.Copies > 0:
-				refused[s.copy] = c.Now() + delayPause/10 + c.Jitter(delayPause*9/10)
+				at := c.Now() + delayPause/10 + c.Jitter(delayPause*9/10)
+				refused[s.copy] = at
+				if errors.Is(err, errPlain) {
+					for i := range v.slots {
+						refused[i] = at
+					}
+				}
 			case errors.Is(err, errTaken) && taken < 2 && (c.NoWait || !queued):
 				taken++ // somebody was faster: see who
 			case errors.Is(err, errLockDelay) && !queued:
@@ -244,7 +252,7 @@ func (c *Contender) contend(ctx context.Context, ready func([]byte) error) (t *T
 		}
 		c.looks(false)
 		if c.NoWait {
-			return nil, c.conflict(v, ahead, paused)
+			return nil, c.conflict(v, session, ahead, paused)
 		}
 		if c.tried.pending(session) && (!queued || len(ahead) > 0) {
 			// An acquire that wasn't answered may yet be carried out, and nobody would look.
@@ -279,7 +287,7 @@ func (c *Contender) look(ctx context.Context) (v view, err error) {
 	free := can && len(ahead) == 0 && paused == nil
 	c.looks(free)
 	if !free && c.NoWait {
-		return v, c.conflict(v, ahead, paused)
+		return v, c.conflict(v, nobody, ahead, paused)
 	}
 	return v, nil
 }
@@ -291,12 +299,13 @@ func (c *Contender) looks(free bool) {
 }
 
 // conflict is why a contender that doesn't wait ends.
-func (c *Contender) conflict(v view, ahead []*api.KVPair, paused *Order) error {
+func (c *Contender) conflict(v view, session string, ahead []*api.KVPair, paused *Order) error {
+	free, done := c.free(v, session)
 	switch h := (&HeldError{Waiting: len(ahead), Copies: c.Copies}); {
-	case paused != nil && (v.free() || c.Copies > 0):
+	case paused != nil && (free || c.Copies > 0):
 		return &PausedError{*paused}
-	case !v.free():
-		h.By = v.holder()
+	case !free:
+		h.By, h.Done = v.holder(), done
 		return h
 	case len(ahead) > 0:
 		h.Why = "queue"
@@ -311,7 +320,10 @@ func (c *Contender) tell(v view, session string) {
 	if c.Waiting == nil {
 		return
 	}
-	q := Queue{Free: v.free(), Holder: v.holder(), Copies: c.Copies, Paused: v.pause(c.Wall())}
+	q := Queue{Holder: v.holder(), Copies: c.Copies, Paused: v.pause(c.Wall())}
+	if q.Free, q.Done = c.free(v, session); q.Free {
+		q.Done = 0
+	}
 	for _, e := range v.queue {
 		if e.Session == "" || v.holds(e.Session) {
 			continue // gone, or the holder's own entry

@@ -136,6 +136,40 @@ func TestCopiesMustAgree(t *testing.T) {
 	})
 }
 
+// Who used the name without copies may be alive until its lease is over, also if its session isn't
+// any more: no copy can be had before.
+func TestCopiesAfterALostLockWithout(t *testing.T) {
+	for _, copies := range []int{1, 200} {
+		t.Run(fmt.Sprint(copies), func(t *testing.T) {
+			inBubble(t, func(t *testing.T, m *consulmodel.Model) {
+				plain := mustAcquire(t, config(m.Transport(nil)))
+				before, _ := m.Key(plain.Key())
+				m.DestroySession(plain.session)
+				lost := time.Now()
+				n := copiesOf(copies, m.Transport(nil))
+				n.NoWait = true
+				_, err := contender(t, n).Acquire(t.Context(), always)
+				if held, ok := errors.AsType[*HeldError](err); !ok || held.Why != "lock-delay" {
+					t.Errorf("one that doesn't wait: %v", err)
+				}
+				requests := m.Requests().Total()
+				term := mustAcquire(t, copiesOf(copies, m.Transport(nil)))
+				if d := time.Since(lost); d < plain.c.Lease || d > plain.c.Lease+2*delayPause {
+					t.Errorf("a copy was acquired %s after the loss, want %s", d, plain.c.Lease)
+				}
+				if n := m.Requests().Total() - requests; n > 250 { // not as many as there are copies
+					t.Errorf("%d requests meanwhile", n)
+				}
+				if after, _ := m.Key(plain.Key()); after.Session != "" || after.Flags != before.Flags || string(after.Value) != string(before.Value) {
+					t.Errorf("the lock without copies was %+v, and is %+v", before, after)
+				}
+				giveBack(t, term)
+				wantNothingLeft(t, m)
+			})
+		})
+	}
+}
+
 // The first with copies and one without come in the same instant: one of them is refused.
 func TestCopiesAndNoneAtOnce(t *testing.T) {
 	for _, first := range []int{0, 2} {
@@ -241,7 +275,10 @@ func TestAcquireCarriedOutInTheQueue(t *testing.T) {
 					if wait[i].err != nil {
 						t.Fatal(wait[i].err)
 					}
-					giveBack(t, wait[i].term)
+					var lost *LostError // nobody has renewed it
+					if err := wait[i].term.Release(t.Context(), ended(time.Second, 0)); err != nil && !errors.As(err, &lost) {
+						t.Error(err)
+					}
 					wait = slices.Delete(wait, i, i+1)
 				}
 				if n != 1 {

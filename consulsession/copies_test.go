@@ -186,6 +186,85 @@ func TestCopiesNoWait(t *testing.T) {
 	})
 }
 
+// A copy that fails or dies is run again when each has had its turn: else a bad one would take all hosts.
+func TestCopiesRetriedLast(t *testing.T) {
+	for _, retry := range []Retry{OnFailure, OnCrash} {
+		t.Run(string(retry), func(t *testing.T) {
+			inBubble(t, func(t *testing.T, m *consulmodel.Model) {
+				var got []int
+				for i := range 7 {
+					term := acquire(t, periodic(t, m, fmt.Sprint("h", i), daily(dayOne, retry), of(3)))
+					got = append(got, term.copy)
+					e := ended(time.Second, 1)
+					if retry == OnCrash {
+						e.Outcome = "stopped"
+					}
+					release(t, term, e)
+				}
+				if want := []int{0, 1, 2, 0, 1, 2, 0}; !slices.Equal(got, want) {
+					t.Errorf("the copies were run in the order %d, want %d", got, want)
+				}
+			})
+		})
+	}
+}
+
+// Where some copies are done and the others run, that is said, and not that one will be free soon.
+func TestCopiesPartlyDone(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *consulmodel.Model) {
+		p := daily(dayOne, OnCrash)
+		for range 2 {
+			release(t, acquire(t, periodic(t, m, "h1", p, of(3))), ended(time.Second, 0))
+		}
+		_, done := kept(t, periodic(t, m, "h1", p, of(3)))
+		var held *HeldError
+		_, err := periodic(t, m, "h2", p, of(3), noWait).Acquire(t.Context(), always)
+		if !errors.As(err, &held) || held.Why != "" || held.Done != 2 || held.Error() != "held: 2 of its 3 copies are done in this period, the others run" {
+			t.Errorf("one that doesn't wait: %v", err)
+		}
+		var told []Queue
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, _ = periodic(t, m, "h2", p, of(3), func(c *Config) { c.Waiting = func(q Queue) { told = append(told, q) } }).Acquire(ctx, always)
+		if len(told) == 0 || told[0].Free || told[0].Done != 2 {
+			t.Errorf("one that waits is told %+v", told)
+		}
+		done(ended(time.Second, 0))
+		wantNothingLeft(t, m)
+	})
+}
+
+// A copy that consul lock holds isn't about to be free.
+func TestCopyOfAnother(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *consulmodel.Model) {
+		release(t, acquire(t, periodic(t, m, "h1", Period{}, of(1))), ended(0, 0))
+		s := m.CreateSession(time.Hour, 15*time.Second)
+		m.Acquire(copyLock(0), s, "consul lock's")
+		var held *HeldError
+		if _, err := periodic(t, m, "h2", Period{}, of(1), noWait).Acquire(t.Context(), always); !errors.As(err, &held) || held.Why != "" {
+			t.Errorf("one that doesn't wait: %v", err)
+		}
+		var told []Queue
+		got := make(chan *Term)
+		c := periodic(t, m, "h2", Period{}, of(1), func(c *Config) { c.Waiting = func(q Queue) { told = append(told, q) } })
+		go func() { got <- acquire(t, c) }()
+		time.Sleep(10 * time.Second)
+		if len(told) == 0 || told[0].Free {
+			t.Errorf("one that waits is told %+v", told)
+		}
+		m.Unlock(copyLock(0), s)
+		time.Sleep(2 * delayPause)
+		select {
+		case term := <-got:
+			release(t, term, ended(0, 0))
+		default:
+			t.Fatal("it is free, and was not taken")
+		}
+		m.DestroySession(s)
+		wantNothingLeft(t, m)
+	})
+}
+
 // Each copy has its own period; it is done when all are.
 func TestCopiesWithPeriods(t *testing.T) {
 	p := daily(dayOne, OnCrash)
@@ -314,6 +393,42 @@ func TestCopiesWatchIsQuiet(t *testing.T) {
 					t.Error("a copy is free, and it wasn't taken")
 				}
 				two(ended(0, 0))
+			})
+		})
+	}
+}
+
+// Somebody has deleted the mirror of a copy: its holder releases all the same, and its run is on record.
+func TestReleaseWithoutMirror(t *testing.T) {
+	for _, guard := range []bool{false, true} {
+		t.Run(fmt.Sprint(guard), func(t *testing.T) {
+			inBubble(t, func(t *testing.T, m *consulmodel.Model) {
+				var info []byte
+				p := Period{ID: "p1"}
+				term, err := periodic(t, m, "h1", p, of(2)).Acquire(t.Context(), func(b []byte) error { info = b; return nil })
+				if err != nil {
+					t.Fatal(err)
+				}
+				m.DeleteKey("onlyone/" + testName + "/~held/0")
+				if guard {
+					err = ReleaseTerm(t.Context(), info, ended(time.Second, 0), m.Transport(nil))
+				} else {
+					err = term.Release(t.Context(), ended(time.Second, 0))
+				}
+				if err != nil {
+					t.Error(err)
+				}
+				h := find(t, operator(t, m.Transport(nil)), testName+"/0").At(0)
+				if h.Unclean != nil || h.LastRun == nil || h.LastRun.Outcome != "exited" || h.Period == nil || h.Period.State != periodEnded {
+					t.Errorf("%+v, run %+v, period %+v", h, h.LastRun, h.Period)
+				}
+				// The next one has it at once, and the mirror is there again.
+				next := acquire(t, periodic(t, m, "h2", Period{}, of(2), noWait))
+				if s, _ := m.Holder("onlyone/" + testName + "/~held/0"); next.copy != 0 || s != next.session {
+					t.Errorf("copy %d, whose mirror is held by %q", next.copy, s)
+				}
+				release(t, next, ended(0, 0))
+				wantNothingLeft(t, m)
 			})
 		})
 	}

@@ -17,6 +17,7 @@ type HeldError struct {
 	Why     string // set when nobody holds it but it can't be had: "lock-delay", "queue"
 	Waiting int
 	Copies  int // so many are held, By one of them; 0 without copies
+	Done    int // so many of them aren't, since their period is done
 }
 
 func (e *HeldError) Error() string {
@@ -25,6 +26,9 @@ func (e *HeldError) Error() string {
 		return "free soon: its last holder ended without releasing, and the lock-delay of its lease isn't over"
 	case "queue":
 		return fmt.Sprintf("about to be taken: %d contender(s) are queued", e.Waiting)
+	}
+	if e.Done > 0 {
+		return fmt.Sprintf("held: %d of its %d copies are done in this period, the others run", e.Done, e.Copies)
 	}
 	if e.Copies > 0 {
 		return fmt.Sprintf("held: all of its %d copies run", e.Copies)

@@ -143,7 +143,8 @@ func TestPeriodOfADeadHolder(t *testing.T) {
 					t.Errorf("%+v, want the second attempt", r)
 				}
 				// The dead one can't mark anything any more.
-				if err := first.Release(t.Context(), ended(time.Second, 0)); err != nil {
+				var lost *LostError
+				if err := first.Release(t.Context(), ended(time.Second, 0)); !errors.As(err, &lost) {
 					t.Error(err)
 				}
 				if r := periodRecord(t, m); r.State != periodBegun || r.Session != term.session {
@@ -675,6 +676,44 @@ func TestUncleanIsntOneself(t *testing.T) {
 			t.Errorf("the last holder is %+v, want the one of before", u)
 		}
 	})
+}
+
+// That a run isn't on record, since the lock was lost before its release, is told to whom it matters.
+func TestUnlockOfALostLock(t *testing.T) {
+	for _, c := range []struct {
+		what string
+		e    Ended
+		lost bool // the release was carried out, and its answer lost
+		told bool
+	}{
+		{"it ended by itself", ended(time.Second, 0), false, true},
+		{"it was stopped", Ended{Started: time.Now(), Ended: time.Now(), Exit: 143, Outcome: "stopped"}, false, true},
+		{"the caller knows", Ended{Started: time.Now(), Ended: time.Now(), Exit: -1, Outcome: "lost"}, false, false},
+		{"nothing was started", Ended{Exit: -1, Outcome: "failed"}, false, false},
+		{"released before", ended(time.Second, 0), true, false},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, m *consulmodel.Model) {
+				contender := periodic(t, m, "h1", Period{ID: "p1"})
+				term := acquire(t, contender)
+				if !c.lost {
+					m.DestroySession(term.session)
+				}
+				unlocks := 0
+				contender.Client.Transport.(*consulmodel.Transport).SetFaults(func(r *consulmodel.Request) consulmodel.Plan {
+					if r.Has("unlock") {
+						unlocks++
+					}
+					return consulmodel.Plan{DropAnswer: c.lost && unlocks == 1}
+				})
+				var lost *LostError
+				err := term.Release(t.Context(), c.e)
+				if told := errors.As(err, &lost); told != c.told || !told && err != nil {
+					t.Errorf("the answer is %v", err)
+				}
+			})
+		})
+	}
 }
 
 // An acquire that was taken back has fenced nobody.

@@ -416,8 +416,8 @@ type Resized struct {
 }
 
 // Resize changes the number of copies of a lock. If there are fewer, the holders of those
-// beyond are asked to step down. If there are more, keys are made for them on which the first
-// of the queue wakes. *NoCopiesError, ErrMeanwhile.
+// beyond are asked to step down. If there are more, the first of the queue is woken.
+// *NoCopiesError, ErrMeanwhile.
 func (o *Operator) Resize(ctx context.Context, name string, n int, reason string) (Resized, error) {
 	l, t, err := o.Find(ctx, name)
 	r := Resized{From: l.Copies, To: n}
@@ -433,24 +433,16 @@ func (o *Operator) Resize(ctx context.Context, name string, n int, reason string
 	}
 	ops := api.TxnOps{{KV: &api.KVTxnOp{Verb: api.KVCAS, Key: l.copies.Key, Index: l.copies.ModifyIndex,
 		Value: encode(Copies{Schema: Schema, Copies: n, By: o.By, Since: stamp(o.Wall().Truncate(time.Second))})}}}
-	// The number first: whoever wakes finds it. New contents, since Consul wakes nobody for the
-	// same. A plain write leaves a mirror locked that is so still, after a smaller number.
-	for i := l.Copies; i < n || len(ops) > 0; i++ {
-		if i < n {
-			ops = append(ops, &api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVSet, Key: o.dir(t) + "~held/" + strconv.Itoa(i), Flags: api.LockFlagValue,
-				Value: encode(Record{Schema: Schema, State: "released", Host: o.By, Since: stamp(o.Wall())})}})
-		}
-		if i < n-1 && len(ops) < chunk {
-			continue
-		}
-		_, err := o.write(ctx, t, ops)
-		if no, ok := errors.AsType[*refused](err); ok && isStale(no.what) {
-			return r, ErrMeanwhile
-		}
-		if err != nil {
-			return r, err
-		}
-		ops = nil
+	if n > l.Copies {
+		// Not a mirror of a new copy: there may be one, from an earlier number, that says who didn't release it.
+		ops = append(ops, &api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVSet, Key: o.dir(t) + "~held/bell", Value: []byte(rand.Text())}})
+	}
+	_, err = o.write(ctx, t, ops)
+	if no, ok := errors.AsType[*refused](err); ok && isStale(no.what) {
+		return r, ErrMeanwhile
+	}
+	if err != nil {
+		return r, err
 	}
 	for _, c := range l.Each {
 		if c.Copy < n || c.Holder == nil {

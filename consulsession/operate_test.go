@@ -534,6 +534,37 @@ func TestResizeWakesAgain(t *testing.T) {
 	})
 }
 
+// Who hasn't released a copy is to be fenced also if there was no such copy for a while.
+func TestResizeKeepsTheUnclean(t *testing.T) {
+	for _, late := range []bool{false, true} { // does the holder die when there is such a copy again?
+		t.Run(fmt.Sprint(late), func(t *testing.T) {
+			inBubble(t, func(t *testing.T, m *consulmodel.Model) {
+				o, two := operator(t, m.Transport(nil)), func(c *Config) { c.Copies = 2 }
+				letGo(t, hold(t, m, "h0", two), 0)
+				zero, one := hold(t, m, "h0", two), hold(t, m, "h1", two)
+				if !late {
+					m.DestroySession(one.session)
+				}
+				for _, n := range []int{1, 2} {
+					if _, err := o.Resize(t.Context(), testName, n, ""); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if late {
+					m.DestroySession(one.session)
+				}
+				letGo(t, zero, 0)
+				time.Sleep(21 * time.Second)
+				hold(t, m, "h2", two) // copy 0
+				next := hold(t, m, "h3", two)
+				if u := next.Unclean(); next.copy != 1 || len(u) != 1 || u[0].Session != one.session || u[0].Token != one.token {
+					t.Errorf("copy %d: to be fenced are %+v", next.copy, u)
+				}
+			})
+		})
+	}
+}
+
 // Two who resize in the same moment: one is told.
 func TestResizeMeanwhile(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *consulmodel.Model) {

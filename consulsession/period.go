@@ -44,6 +44,24 @@ type PeriodRecord struct {
 	Attempt int      `json:"attempt"`          // 1 is the first
 	Failed  []string `json:"failed,omitempty"` // hosts on which it ended with another exit than 0
 	Past    []string `json:"past,omitempty"`   // periods that ended before, the newest last
+
+	PastFailed []PastFailure `json:"past_failed,omitempty"` // those that may be run again, with --retry on-failure
+}
+
+// PastFailure is what is kept of a period without an order that failed and wasn't the last one.
+type PastFailure struct {
+	Period string   `json:"period"`
+	Hosts  []string `json:"hosts"`
+}
+
+// failed are the hosts on which period id failed before another one was begun.
+func (r PeriodRecord) failed(id string) []string {
+	for _, f := range r.PastFailed {
+		if f.Period == id {
+			return f.Hosts
+		}
+	}
+	return nil
 }
 
 // States of a period.
@@ -67,6 +85,8 @@ type DoneError struct {
 func (e *DoneError) Error() string {
 	r := e.Record
 	switch {
+	case r.Period != e.Period && e.Why == "tried":
+		return fmt.Sprintf("period %s failed on this host before, and isn't tried here again", e.Period)
 	case r.Period != e.Period:
 		return fmt.Sprintf("period %s already done", e.Period)
 	case e.Why == "tried" && r.State != periodEnded:
@@ -126,7 +146,9 @@ func parsePeriod(key string, value []byte, exists bool) (r PeriodRecord, err err
 // nil, or why not. While the lock is somebody else's, a period that was begun isn't done.
 func (p Period) due(r PeriodRecord, session, host string) error {
 	switch {
-	case slices.Contains(r.Past, p.ID):
+	case p.Retry == OnFailure && slices.Contains(r.failed(p.ID), host):
+		return &DoneError{p.ID, r, "tried"}
+	case slices.Contains(r.Past, p.ID) && (p.Retry != OnFailure || r.failed(p.ID) == nil):
 		return &DoneError{Period: p.ID, Record: r}
 	case r.Period != p.ID:
 		if start, err := time.Parse(time.RFC3339, r.Period); err == nil && r.Spec == p.Spec && !p.Start.IsZero() && start.After(p.Start) {
@@ -146,15 +168,28 @@ func (p Period) due(r PeriodRecord, session, host string) error {
 // begin is the record after r once p is begun.
 func (p Period) begin(r PeriodRecord, host string, pid int, session string, now time.Time) PeriodRecord {
 	n := PeriodRecord{Schema: Schema, Period: p.ID, Spec: p.Spec, State: periodBegun, Host: host, Pid: pid, Session: session,
-		Begun: stamp(now.Truncate(time.Millisecond)), Attempt: 1, Past: r.Past}
+		Begun: stamp(now.Truncate(time.Millisecond)), Attempt: 1, Past: r.Past, PastFailed: r.PastFailed}
 	switch {
 	case r.Period == p.ID && r.Session == session && r.State == periodBegun:
 		return r // an acquire of ours whose answer was lost
 	case r.Period == p.ID:
 		n.Attempt, n.Failed = r.Attempt+1, r.Failed
+		return n
 	case r.State == periodEnded:
 		n.Past = append(slices.Clone(r.Past), r.Period)
 		n.Past = n.Past[max(0, len(n.Past)-maxPast):]
+	}
+	if p.Retry != OnFailure || !p.Start.IsZero() { // what has an order doesn't come back
+		return n
+	}
+	if len(r.Failed) > 0 && (r.State != periodEnded || r.Exit != 0) {
+		n.PastFailed = append(slices.Clone(r.PastFailed), PastFailure{r.Period, r.Failed})
+		n.PastFailed = n.PastFailed[max(0, len(n.PastFailed)-maxPast):]
+	}
+	if hosts := n.failed(p.ID); hosts != nil { // this one comes back
+		n.Attempt, n.Failed = len(hosts)+1, hosts
+		n.Past = slices.DeleteFunc(slices.Clone(n.Past), func(id string) bool { return id == p.ID })
+		n.PastFailed = slices.DeleteFunc(slices.Clone(n.PastFailed), func(f PastFailure) bool { return f.Period == p.ID })
 	}
 	return n
 }

@@ -61,6 +61,11 @@ func TestPeriodDue(t *testing.T) {
 		{"a later period of another schedule", rec(periodEnded, "h2", "s2", 0), Period{ID: "2026-11-29T02:00:00Z", Spec: "1h", Start: dayOne.Add(-time.Hour)}, "run", nil},
 		{"ended before the last one", PeriodRecord{Period: "b3", State: periodBegun, Past: []string{"b1", "b2"}}, build("b1"), "done", nil},
 		{"not among the past ones", PeriodRecord{Period: "b3", State: periodEnded, Past: []string{"b1", "b2"}}, build("b4"), "run", nil},
+		{"failed before the last one, on another host", afterFailure(periodEnded, "h2"), build("b1"), "run", []Retry{OnFailure}},
+		{"failed before the last one, on another host", afterFailure(periodEnded, "h2"), build("b1"), "done", []Retry{OnCrash, Never}},
+		{"failed before the last one, here", afterFailure(periodEnded, "h2", me), build("b1"), "done tried", []Retry{OnFailure}},
+		{"failed here, then another host died, before the last one", afterFailure(periodBegun, me), build("b1"), "done tried", []Retry{OnFailure}},
+		{"failed on another host, then a third one died, before the last one", afterFailure(periodBegun, "h2"), build("b1"), "run", nil},
 		{"periods without an order miss nothing", PeriodRecord{Period: "2027-01-01T00:00:00Z", State: periodEnded, Spec: "id"}, build("b4"), "run", nil},
 	} {
 		policies := c.policy
@@ -76,6 +81,12 @@ func TestPeriodDue(t *testing.T) {
 			})
 		}
 	}
+}
+
+// afterFailure is the record of b2 after b1, which has failed on hosts and is in state.
+func afterFailure(state string, hosts ...string) PeriodRecord {
+	return Period{ID: "b2", Spec: "id", Retry: OnFailure}.begin(
+		PeriodRecord{Schema: 1, Period: "b1", Spec: "id", State: state, Exit: 1, Failed: hosts}, "h2", 7, "s2", dayOne)
 }
 
 // verdict is an answer of due in a word.
@@ -135,6 +146,53 @@ func TestPeriodBegin(t *testing.T) {
 				t.Errorf("the record that it was given is now %s", after)
 			}
 		})
+	}
+}
+
+// One that failed and comes back after another goes on where it was: each host tries it once, and
+// when it has ended well it is done.
+func TestPeriodFailedBeforeAnother(t *testing.T) {
+	b := func(id string) Period { return Period{ID: id, Spec: "id", Retry: OnFailure} }
+	var r PeriodRecord
+	run := func(id, host string, exit int) {
+		t.Helper()
+		if err := b(id).due(r, "s", host); err != nil {
+			t.Fatalf("%s on %s: %v", id, host, err)
+		}
+		r = b(id).begin(r, host, 7, "s", dayOne).end(1, Ended{Outcome: "exited", Exit: exit})
+	}
+	is := func(id, host, want string) {
+		t.Helper()
+		if got := verdict(b(id).due(r, "s", host)); got != want {
+			t.Errorf("%s on %s: %s, want %s", id, host, got, want)
+		}
+	}
+	run("b1", "h1", 1)
+	run("b2", "h1", 0)
+	is("b1", "h1", "done tried")
+	run("b1", "h2", 2)
+	if r.Attempt != 2 || !slices.Equal(r.Failed, []string{"h1", "h2"}) {
+		t.Errorf("its second attempt: %+v", r)
+	}
+	is("b2", "h2", "done")
+	run("b3", "h2", 0)
+	is("b1", "h1", "done tried")
+	is("b1", "h2", "done tried")
+	run("b1", "h3", 0)
+	is("b1", "h4", "done")
+	run("b4", "h3", 0)
+	for _, host := range []string{"h1", "h2", "h3", "h4"} {
+		is("b1", host, "done")
+	}
+	if len(r.PastFailed) > 0 || !slices.Equal(r.Past, []string{"b2", "b3", "b1"}) {
+		t.Errorf("the past: %+v", r)
+	}
+	// It doesn't grow without end.
+	for i := range 2 * maxPast {
+		r = b(fmt.Sprint(i)).begin(r, "h1", 7, "s", dayOne).end(1, Ended{Outcome: "exited", Exit: 1})
+	}
+	if len(r.PastFailed) != maxPast || r.PastFailed[0].Period != fmt.Sprint(maxPast-1) {
+		t.Errorf("%d failures of the past, from %+v", len(r.PastFailed), r.PastFailed[0])
 	}
 }
 

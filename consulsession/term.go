@@ -220,7 +220,9 @@ func (t *Term) Release(ctx context.Context, e Ended) error {
 	return t.Unlock(ctx, e)
 }
 
-// Unlock is the first half of Release, until it is answered. End must follow, whatever it returns.
+// Unlock is the first half of Release, until it is answered. End must follow, whatever it returns:
+// a *LostError says that the lock was lost, and so nothing of a run that e tells of is on record. To
+// who says "lost" in e that is no news.
 func (t *Term) Unlock(ctx context.Context, e Ended) error {
 	record := t.c.record("released", t.session)
 	t.c.last = lastTerm{session: t.session}
@@ -230,7 +232,11 @@ func (t *Term) Unlock(ctx context.Context, e Ended) error {
 	}
 	ops := t.c.unlockOps(t.session, t.copy, record)
 	ops = append(ops, t.c.recordOps(t.copy, t.token, t.runs, t.period, t.before, e)...)
-	return t.c.unlock(ctx, ops, t.session, t.queued)
+	err := t.c.unlock(ctx, ops, t.session, t.queued)
+	if _, isLost := errors.AsType[*LostError](err); isLost && (e.Outcome == "lost" || e.Started.IsZero()) {
+		return nil
+	}
+	return err
 }
 
 // End is the second half of Release.
@@ -259,29 +265,34 @@ func (c *Contender) recordOps(copy int, token uint64, runs []byte, period Period
 	return ops
 }
 
-// unlock sends the transaction until it is answered.
+// unlock sends the transaction until it is answered. A *LostError says that session didn't hold
+// the lock.
 func (c *Contender) unlock(ctx context.Context, ops api.TxnOps, session string, queued bool) error {
 	if queued {
 		ops = append(ops, &api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVDelete, Key: c.queueKey(session)}})
 	}
-	var err error
-	for {
+	for first := true; ; first = false {
 		rctx, done := context.WithTimeout(ctx, c.Poll)
-		_, err = c.txn(rctx, ops)
+		_, err := c.txn(rctx, ops)
 		done()
 		if no, ok := errors.AsType[*refused](err); ok {
-			// Not ours any more, or an earlier try was carried out.
 			c.Log.Debug().Str("answer", no.what).Msg("unlock refused")
-			break
+			switch {
+			case isDenied(no.what):
+				return no
+			case strings.Contains(no.what, c.mirrorKey(-1)) && !strings.Contains(no.what, "/.lock"):
+				// Somebody has deleted the mirror, which decides nothing.
+				ops = slices.DeleteFunc(ops, func(op *api.TxnOp) bool { return strings.HasPrefix(op.KV.Key, c.mirrorKey(-1)) })
+				continue
+			case first:
+				return &LostError{no.what, true}
+			}
+			return nil // not ours any more, or an earlier try was carried out
 		}
 		if err == nil || c.pause(ctx, c.Poll/20+c.Jitter(c.Poll/10)) != nil {
-			break
+			return cause(err)
 		}
 	}
-	if no, ok := errors.AsType[*refused](err); err != nil && (!ok || isDenied(no.what)) {
-		return cause(err)
-	}
-	return nil
 }
 
 // destroy ends a session. With its unlock carried out, that arms no lock-delay for the next.
@@ -351,7 +362,11 @@ func ReleaseTerm(ctx context.Context, info []byte, e Ended, network http.RoundTr
 		ops = append(ops, c.cutShortOps(ctx, i, e)...)
 	}
 	defer c.destroy(ctx, i.Session)
-	return c.unlock(ctx, ops, i.Session, c.Copies == 0)
+	err = c.unlock(ctx, ops, i.Session, c.Copies == 0)
+	if _, isLost := errors.AsType[*LostError](err); isLost {
+		return nil // also if it was released before
+	}
+	return err
 }
 
 // lateRecordOps is recordOps for a term that another process began: what it knew is read,

@@ -28,6 +28,7 @@ import (
 //
 //	.copies           how many there may be
 //	~held/I           locked and unlocked together with Name/I/.lock: one watch sees all copies
+//	~held/bell        written when there are more copies: that watch sees it, too
 //
 // [Contender.Doctor] makes ~doctor/SESSION, there or (without a Name) in Prefix, and removes it.
 func (c *Contender) dir() string {
@@ -258,8 +259,24 @@ func (c *Contender) periodOf(s slot) (PeriodRecord, error) {
 	return parsePeriod(key, s.period.Value, true)
 }
 
+// free reports whether nobody holds the lock, or one of its copies that is to be run, and how many
+// copies nobody holds since their period is done.
+func (c *Contender) free(v view, session string) (free bool, done int) {
+	for _, s := range v.slots {
+		switch {
+		case !s.free() || c.elsewhere[s.copy]:
+		case c.due(s, session) == nil:
+			free = true
+		default:
+			done++
+		}
+	}
+	return free, done
+}
+
 // pick is the slot to acquire: one that an unanswered acquire may have got us, or the first
-// free one that is due and wasn't refused a moment ago. Once refused, any of them: others have
+// free one that is due and wasn't refused a moment ago. Those that failed or died in this period come
+// after the others, which a bad one mustn't keep all hosts from. Once refused, any of them: others have
 // seen the same ones free in the same instant, and would all go on to the next.
 func (c *Contender) pick(v view, session string, refused map[int]time.Duration) (slot, bool) {
 	for _, s := range v.slots {
@@ -268,8 +285,16 @@ func (c *Contender) pick(v view, session string, refused map[int]time.Duration) 
 		}
 	}
 	var can []slot
+	least := 0
 	for _, s := range v.slots {
-		if s.free() && c.Now() >= refused[s.copy] && c.due(s, session) == nil {
+		if !s.free() || c.Now() < refused[s.copy] || c.due(s, session) != nil {
+			continue
+		}
+		n := c.attempts(s)
+		if len(can) == 0 || n < least {
+			can, least = nil, n
+		}
+		if n == least {
 			can = append(can, s)
 		}
 	}
@@ -280,6 +305,17 @@ func (c *Contender) pick(v view, session string, refused map[int]time.Duration) 
 		return can[0], true
 	}
 	return can[min(int(c.Jitter(time.Duration(len(can)))), len(can)-1)], true
+}
+
+// attempts is how often a slot was begun in this period.
+func (c *Contender) attempts(s slot) int {
+	if c.Period.ID == "" {
+		return 0
+	}
+	if r, _ := c.periodOf(s); r.Period == c.Period.ID {
+		return r.Attempt
+	}
+	return 0
 }
 
 // MaxCopies is the most copies that a lock may have: a contender reads the state of all of

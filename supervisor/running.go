@@ -257,11 +257,12 @@ func (h *holding) freshGuard() bool {
 // finished is what a guard that was started in the course of the term does not see itself: that
 // the command was started and, once it has ended for good, how. nil if it wasn't started.
 func (h *holding) finished() *RunResult {
-	if h.begun.IsZero() || h.main && h.startErr != nil && h.restarts == 0 {
+	unexecuted := h.main && h.startErr != nil // and so without a status
+	if h.begun.IsZero() || unexecuted && h.restarts == 0 {
 		return nil
 	}
 	r := h.result(Outcome{Kind: Ended, Status: h.status, TimedOut: h.timedOut, Killed: h.killed})
-	if h.ended.IsZero() || !h.Restart.final(r.Exit) {
+	if h.ended.IsZero() || unexecuted || !h.Restart.final(r.Exit) {
 		return &RunResult{Started: h.begun, Ended: h.ended, Restarts: h.restarts}
 	}
 	return &r

@@ -42,7 +42,8 @@ type Term interface {
 	// Unclean is the environment that tells a fence command of a holder that didn't release
 	// the lock, one for each, the oldest first.
 	Unclean() [][]string
-	// Unlock gives the lock back; the tree must be gone. End follows, and ends the session.
+	// Unlock gives the lock back; the tree must be gone. An error with Lost() says that it was lost
+	// before, and that how the command ended isn't on record. End follows, and ends the session.
 	Unlock(ctx context.Context, r RunResult) error
 	End(ctx context.Context)
 }
@@ -665,7 +666,10 @@ func (s *supervisor) unlock(t Term, r RunResult, last bool) {
 		wg.Go(g.Quit) // there is nothing left that it could release
 	}
 	t.End(ctx)
-	if err != nil {
+	switch gone, isLost := errors.AsType[lost](err); {
+	case isLost:
+		s.Log.Warn().Err(gone).Msg("the lock was lost before it was released: how the command ended isn't on record, and a period may be run again")
+	case err != nil:
 		s.Log.Warn().Err(err).Msgf("cannot release the lock; it is free when its session ends (within %s)", 2*s.Dials.TTL+s.Dials.Lease)
 	}
 }

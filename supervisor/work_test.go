@@ -972,6 +972,30 @@ func TestGuardRecordsTheEnd(t *testing.T) {
 	}
 }
 
+// A restart that couldn't be executed is no end of the command with 0.
+func TestGuardRecordsARestartThatFails(t *testing.T) {
+	w := sceneOf(t, 1, func(w *world) {
+		told(childLife{runs: 5 * time.Second, exit: 1}, func(c *Config) {
+			c.Hooks = Hooks{OnRelease: Command{Path: "/bin/hook"}, Timeout: time.Minute}
+			c.Restart = Restart{Policy: RestartOnFailure, Delay: time.Second, Most: -1}
+		})(w)
+		w.hosts[0].hooks = map[string]childLife{"release": {runs: 3 * time.Second}}
+	}, func(w *world) {
+		w.until(2 * time.Second)
+		w.hosts[0].mu.Lock()
+		w.hosts[0].missing = true
+		w.hosts[0].mu.Unlock()
+		w.until(7 * time.Second)
+		w.hosts[0].killKeeper(time.Hour)
+		w.until(20 * time.Second)
+	})
+	kv, _ := w.model.Key("onlyone/" + simName + "/.runs")
+	var r consulsession.Runs
+	if err := json.Unmarshal(kv.Value, &r); err != nil || len(r.Runs) != 1 || r.Runs[0].Outcome != "failed" {
+		t.Errorf("the record of runs is %s (%v), want one that failed\n%s", kv.Value, err, strings.Join(w.trace, "\n"))
+	}
+}
+
 func TestOnLostWait(t *testing.T) {
 	w := sceneOf(t, 1, told(childLife{}, func(c *Config) { c.OnLostWait = true }), func(w *world) {
 		w.until(5 * time.Second)
