@@ -74,9 +74,9 @@ docs/copies.md.
 		}
 		if r.From == r.To {
 			op.say("%s: it has %d copies already", name, r.To)
-			return nil
+		} else {
+			op.say("%s: %d copies (there were %d); contenders with another --copies end with 78", name, r.To, r.From)
 		}
-		op.say("%s: %d copies (there were %d); contenders with another --copies end with 78", name, r.To, r.From)
 		for _, a := range r.Asked {
 			op.say("%s: asked %s to step down", a.Target, a.From)
 		}

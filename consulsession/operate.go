@@ -428,22 +428,12 @@ func (o *Operator) Resize(ctx context.Context, name string, n int, reason string
 		return r, &NoCopiesError{name}
 	case l.Copies == 0:
 		return r, &RecordError{l.copies.Key, "it isn't a number of copies that this onlyone understands"}
-	case l.Copies == n:
-		return r, nil
+	case l.Copies != n:
+		if l, err = o.setCopies(ctx, t, l, n); err != nil {
+			return r, err
+		}
 	}
-	ops := api.TxnOps{{KV: &api.KVTxnOp{Verb: api.KVCAS, Key: l.copies.Key, Index: l.copies.ModifyIndex,
-		Value: encode(Copies{Schema: Schema, Copies: n, By: o.By, Since: stamp(o.Wall().Truncate(time.Second))})}}}
-	if n > l.Copies {
-		// Not a mirror of a new copy: there may be one, from an earlier number, that says who didn't release it.
-		ops = append(ops, &api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVSet, Key: o.dir(t) + "~held/bell", Value: []byte(rand.Text())}})
-	}
-	_, err = o.write(ctx, t, ops)
-	if no, ok := errors.AsType[*refused](err); ok && isStale(no.what) {
-		return r, ErrMeanwhile
-	}
-	if err != nil {
-		return r, err
-	}
+	// Also if it was n before: whoever said so may not have come to this.
 	for _, c := range l.Each {
 		if c.Copy < n || c.Holder == nil {
 			continue
@@ -458,4 +448,24 @@ func (o *Operator) Resize(ctx context.Context, name string, n int, reason string
 		r.Asked = append(r.Asked, a)
 	}
 	return r, nil
+}
+
+// setCopies makes the number of copies n. What it returns was read after that: a copy may have been
+// acquired until then, and none beyond n can be any more.
+func (o *Operator) setCopies(ctx context.Context, t Target, l Lock, n int) (Lock, error) {
+	ops := api.TxnOps{{KV: &api.KVTxnOp{Verb: api.KVCAS, Key: l.copies.Key, Index: l.copies.ModifyIndex,
+		Value: encode(Copies{Schema: Schema, Copies: n, By: o.By, Since: stamp(o.Wall().Truncate(time.Second))})}}}
+	if n > l.Copies {
+		// Not a mirror of a new copy: there may be one, from an earlier number, that says who didn't release it.
+		ops = append(ops, &api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVSet, Key: o.dir(t) + "~held/bell", Value: []byte(rand.Text())}})
+	}
+	_, err := o.write(ctx, t, ops)
+	if no, ok := errors.AsType[*refused](err); ok && isStale(no.what) {
+		return l, ErrMeanwhile
+	}
+	if err != nil {
+		return l, err
+	}
+	l, _, err = o.Find(ctx, t.Name)
+	return l, err
 }

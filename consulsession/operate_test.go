@@ -565,6 +565,48 @@ func TestResizeKeepsTheUnclean(t *testing.T) {
 	}
 }
 
+// Who acquires a copy in the moment in which there are to be fewer is asked to step down, too. So is who
+// wasn't asked since the answer of the first request was lost: by the same command once more.
+func TestResizeAsksAll(t *testing.T) {
+	two := func(c *Config) { c.Copies, c.TTL = 2, time.Hour }
+	t.Run("a copy acquired meanwhile", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, m *consulmodel.Model) {
+			hold(t, m, "h0", two)
+			var late *Term
+			o := operator(t, m.Transport(func(r *consulmodel.Request) consulmodel.Plan {
+				if r.Has("cas") && late == nil {
+					late = hold(t, m, "h1", two)
+				}
+				return consulmodel.Plan{}
+			}))
+			if r, err := o.Resize(t.Context(), testName, 1, ""); err != nil || len(r.Asked) != 1 || r.Asked[0].From.Session != late.session {
+				t.Errorf("%+v, %v", r, err)
+			}
+		})
+	})
+	t.Run("no answer", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, m *consulmodel.Model) {
+			hold(t, m, "h0", two)
+			beyond := hold(t, m, "h1", two)
+			lost := false
+			o := operator(t, m.Transport(func(r *consulmodel.Request) consulmodel.Plan {
+				if r.Has("cas") && !lost {
+					lost = true
+					return consulmodel.Plan{Status: 500, Body: "raft apply failed: leadership lost while committing log", Execute: true}
+				}
+				return consulmodel.Plan{}
+			}))
+			var away *UnreachableError
+			if _, err := o.Resize(t.Context(), testName, 1, ""); !errors.As(err, &away) {
+				t.Errorf("the first time: %v", err)
+			}
+			if r, err := o.Resize(t.Context(), testName, 1, ""); err != nil || r.From != 1 || len(r.Asked) != 1 || r.Asked[0].From.Session != beyond.session {
+				t.Errorf("once more: %+v, %v", r, err)
+			}
+		})
+	})
+}
+
 // Two who resize in the same moment: one is told.
 func TestResizeMeanwhile(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *consulmodel.Model) {
