@@ -716,6 +716,50 @@ func TestUnlockOfALostLock(t *testing.T) {
 	}
 }
 
+// The first try to release isn't answered, and the second is refused: what the records say counts, whether
+// somebody has had the lock since or not.
+func TestUnlockUnanswered(t *testing.T) {
+	for what, c := range map[string]struct{ carriedOut, another, told bool }{
+		"lost":                                   {told: true},
+		"lost, and another has had it since":     {another: true, told: true},
+		"released":                               {carriedOut: true},
+		"released, and another has had it since": {carriedOut: true, another: true},
+	} {
+		t.Run(what, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, m *consulmodel.Model) {
+				release(t, acquire(t, periodic(t, m, "h0", Period{})), ended(time.Second, 0)) // also by this one there is a run
+				contender := periodic(t, m, "h1", Period{})
+				term := acquire(t, contender)
+				unlocks := 0
+				contender.Client.Transport.(*consulmodel.Transport).SetFaults(func(r *consulmodel.Request) consulmodel.Plan {
+					if !r.Has("unlock") {
+						return consulmodel.Plan{}
+					}
+					switch unlocks++; {
+					case unlocks == 1 && c.carriedOut:
+						return consulmodel.Plan{DropAnswer: true}
+					case unlocks == 1:
+						return consulmodel.Plan{Status: 500, Body: "No cluster leader", RequestDelay: time.Second}
+					case unlocks == 2 && !c.carriedOut:
+						m.DestroySession(term.session)
+						m.ForgetLockDelays()
+					}
+					if unlocks == 2 && c.another {
+						next := acquire(t, periodic(t, m, "h2", Period{}))
+						release(t, next, ended(time.Second, 0))
+					}
+					return consulmodel.Plan{}
+				})
+				var lost *LostError
+				err := term.Release(t.Context(), ended(time.Second, 0))
+				if told := errors.As(err, &lost); told != c.told || !told && err != nil {
+					t.Errorf("the answer is %v", err)
+				}
+			})
+		})
+	}
+}
+
 // An acquire that was taken back has fenced nobody.
 func TestUncleanAfterATakenBackAcquire(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *consulmodel.Model) {

@@ -70,10 +70,7 @@ const (
 // appendRun adds r to what old holds. What can't be read (garbage, too large) is replaced: it
 // must not keep anybody from releasing. What a newer onlyone wrote stays as it is: nil.
 func appendRun(old []byte, r Run) []byte {
-	var runs Runs
-	if len(old) > maxRunsSize || json.Unmarshal(old, &runs) != nil {
-		runs = Runs{}
-	}
+	runs := parseRuns(old)
 	if runs.Schema > Schema {
 		return nil
 	}
@@ -83,6 +80,14 @@ func appendRun(old []byte, r Run) []byte {
 		runs.Runs = runs.Runs[n:]
 	}
 	return encode(runs)
+}
+
+// parseRuns reads a record of runs; one that can't be read has none.
+func parseRuns(b []byte) (runs Runs) {
+	if len(b) > maxRunsSize || json.Unmarshal(b, &runs) != nil {
+		return Runs{}
+	}
+	return runs
 }
 
 // Order is the value of .paused and .step-down: what an operator asks of holders and

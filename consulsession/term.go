@@ -1,6 +1,7 @@
 package consulsession
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -287,12 +288,52 @@ func (c *Contender) unlock(ctx context.Context, ops api.TxnOps, session string, 
 			case first:
 				return &LostError{no.what, true}
 			}
-			return nil // not ours any more, or an earlier try was carried out
+			// Not ours any more, or an earlier try was carried out.
+			switch done, err2 := c.carriedOut(ctx, ops); {
+			case done:
+				return nil
+			case err2 == nil:
+				return &LostError{no.what, true}
+			}
 		}
 		if err == nil || c.pause(ctx, c.Poll/20+c.Jitter(c.Poll/10)) != nil {
 			return cause(err)
 		}
 	}
+}
+
+// carriedOut reports whether an unlock has been: the lock has the record that it writes, or, if there
+// was another holder since, the run that it tells of is on record. Of one that tells of none it
+// makes no difference.
+func (c *Contender) carriedOut(ctx context.Context, ops api.TxnOps) (bool, error) {
+	lock := ops[0].KV
+	i := slices.IndexFunc(ops, func(op *api.TxnOp) bool { return strings.HasSuffix(op.KV.Key, "/.runs") })
+	if i < 0 {
+		return true, nil
+	}
+	ours := parseRuns(ops[i].KV.Value).Runs
+	if len(ours) == 0 { // too large
+		return true, nil
+	}
+	ctx, done := context.WithTimeout(ctx, c.Poll)
+	defer done()
+	r, err := c.txn(ctx, api.TxnOps{
+		{KV: &api.KVTxnOp{Verb: api.KVGetTree, Key: lock.Key}},
+		{KV: &api.KVTxnOp{Verb: api.KVGetTree, Key: ops[i].KV.Key}},
+	})
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(r.Results, func(res *api.TxnResult) bool {
+		switch kv := res.KV; {
+		case kv == nil:
+		case kv.Key == lock.Key:
+			return bytes.Equal(kv.Value, lock.Value)
+		case kv.Key == ops[i].KV.Key:
+			return slices.Contains(parseRuns(kv.Value).Runs, ours[len(ours)-1])
+		}
+		return false
+	}), nil
 }
 
 // destroy ends a session. With its unlock carried out, that arms no lock-delay for the next.
