@@ -45,6 +45,9 @@ func (c *Contender) tryLock(ctx context.Context, session string, v view, s slot,
 	}
 	a := c.tried // of an unanswered acquire: what there is now is our own
 	if !s.heldBy(session) {
+		if err := c.unmirrored(ctx, &s); err != nil {
+			return nil, err
+		}
 		unclean, err := c.unclean(ctx, s)
 		if err != nil {
 			c.Log.Debug().Err(cause(err)).Msg("cannot read the last holder")
@@ -96,18 +99,22 @@ func (c *Contender) tryLock(ctx context.Context, session string, v view, s slot,
 		c.Log.Debug().Err(cause(err)).Msg("cannot acquire")
 		return nil, errUnknown
 	}
-	if len(r.Results) == 0 || r.Results[0].KV == nil || r.Results[0].KV.Session != session || r.Results[0].KV.ModifyIndex == 0 {
+	t := &Term{c: c, session: session, copy: s.copy, queued: c.Copies == 0 && v.inQueue(session), sent: sent, unclean: a.unclean}
+	for _, res := range r.Results {
+		switch kv := res.KV; {
+		case kv == nil:
+		case kv.Key == c.lockKey(s.copy) && kv.Session == session: // before, it had none
+			t.token = kv.ModifyIndex
+		case kv.Key == c.lockDir(s.copy)+".runs":
+			t.runs = kv.Value
+		}
+	}
+	if t.token == 0 {
 		return nil, &UnreachableError{c.Address(), errNotConsul}
 	}
-	t := &Term{c: c, session: session, copy: s.copy, queued: c.Copies == 0 && v.inQueue(session), sent: sent, token: r.Results[0].KV.ModifyIndex, unclean: a.unclean}
 	if c.Period.ID != "" {
 		before, _ := c.periodOf(s)
 		t.period, t.before = c.begin(before, session), c.tried.before
-	}
-	for _, res := range r.Results[1:] {
-		if res.KV != nil && res.KV.Key == c.lockDir(s.copy)+".runs" {
-			t.runs = res.KV.Value
-		}
 	}
 	return t, nil
 }
@@ -116,8 +123,7 @@ func (c *Contender) begin(before PeriodRecord, session string) PeriodRecord {
 	return c.Period.begin(before, c.Host, c.Pid, session, c.Wall())
 }
 
-// acquireOps is the acquiring transaction. The lock's own operation comes first: its result
-// carries the token.
+// acquireOps is the acquiring transaction. The result of the lock's own operation carries the token.
 func (c *Contender) acquireOps(session string, v view, s slot, unclean []Unclean) (api.TxnOps, error) {
 	dir := c.lockDir(s.copy)
 	held := c.record("held", session, unclean...)
@@ -125,11 +131,22 @@ func (c *Contender) acquireOps(session string, v view, s slot, unclean []Unclean
 	lock := func(key string) *api.TxnOp {
 		return op(api.KVTxnOp{Verb: api.KVLock, Key: key, Value: held, Flags: api.LockFlagValue, Session: session})
 	}
-	ops := api.TxnOps{lock(c.lockKey(s.copy)),
+	ops := api.TxnOps{lock(c.lockKey(s.copy))}
+	// Who held it last, and so who is to be fenced, is as it was read: this process may have been stopped
+	// since, or the request be late.
+	switch {
+	case s.heldBy(session):
+	case s.lock == nil:
+		ops = slices.Insert(ops, 0, op(api.KVTxnOp{Verb: api.KVCheckNotExists, Key: c.lockKey(s.copy)}))
+	case s.lock.Key == c.lockKey(s.copy):
+		ops = slices.Insert(ops, 0, op(api.KVTxnOp{Verb: api.KVCheckIndex, Key: s.lock.Key, Index: s.lock.ModifyIndex}))
+	default: // the mirror, which is locked below
+		ops = append(ops, op(api.KVTxnOp{Verb: api.KVCheckIndex, Key: s.lock.Key, Index: s.lock.ModifyIndex}))
+	}
+	ops = append(ops,
 		op(api.KVTxnOp{Verb: api.KVGetTree, Key: dir + ".runs"}),
 		op(api.KVTxnOp{Verb: api.KVSet, Key: dir + ".holder", Value: held}),
-		op(api.KVTxnOp{Verb: api.KVDelete, Key: dir + ".step-down"}), // it was for the last holder
-	}
+		op(api.KVTxnOp{Verb: api.KVDelete, Key: dir + ".step-down"})) // it was for the last holder
 	if v.paused != nil { // and over, or we wouldn't be here
 		ops = append(ops, op(api.KVTxnOp{Verb: api.KVDeleteCAS, Key: v.paused.Key, Index: v.paused.ModifyIndex}))
 	}
@@ -209,6 +226,30 @@ func restore(key string, kv *api.KVPair) *api.TxnOp {
 		return &api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVDelete, Key: key}}
 	}
 	return &api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVSet, Key: key, Value: kv.Value}}
+}
+
+// unmirrored reads the lock of a copy that has no mirror: it was never held, or somebody has deleted
+// the mirror, and then the lock says who hasn't released it.
+func (c *Contender) unmirrored(ctx context.Context, s *slot) error {
+	if c.Copies == 0 || s.lock != nil {
+		return nil
+	}
+	rctx, done := context.WithTimeout(ctx, c.Poll)
+	defer done()
+	r, err := c.txn(rctx, api.TxnOps{{KV: &api.KVTxnOp{Verb: api.KVGetTree, Key: c.lockKey(s.copy)}}})
+	if err != nil {
+		c.Log.Debug().Err(cause(err)).Msg("cannot read the lock of a copy")
+		return errUnknown
+	}
+	for _, res := range r.Results {
+		if res.KV != nil && res.KV.Key == c.lockKey(s.copy) {
+			s.lock = res.KV
+		}
+	}
+	if c.elsewhere[s.copy] = !s.free(); !s.free() {
+		return errTaken
+	}
+	return nil
 }
 
 // maxUnclean is how many holders that did not release are remembered; each of them died while

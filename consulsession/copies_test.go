@@ -434,6 +434,30 @@ func TestReleaseWithoutMirror(t *testing.T) {
 	}
 }
 
+// Somebody has deleted the mirror of a copy whose holder didn't release: it is to be fenced all the same.
+func TestUncleanWithoutMirror(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *consulmodel.Model) {
+		first := acquire(t, periodic(t, m, "h1", Period{}, of(1)))
+		m.DeleteKey("onlyone/" + testName + "/~held/0")
+		writes := m.RaftWrites()
+		var held *HeldError
+		if _, err := periodic(t, m, "h2", Period{}, of(1), noWait).Acquire(t.Context(), always); !errors.As(err, &held) || held.Why != "" {
+			t.Errorf("while it is held: %v", err)
+		}
+		if n := m.RaftWrites() - writes; n > 2 { // the session
+			t.Errorf("%d writes to see that it is held", n)
+		}
+		m.DestroySession(first.session)
+		time.Sleep(21 * time.Second)
+		next := acquire(t, periodic(t, m, "h2", Period{}, of(1)))
+		if u := next.Unclean(); len(u) != 1 || u[0].Session != first.session || u[0].Token != first.token {
+			t.Errorf("to be fenced are %+v", u)
+		}
+		release(t, next, ended(0, 0))
+		wantNothingLeft(t, m)
+	})
+}
+
 // A holder's own entry in the queue holds up nobody: one that it made in the moment of the
 // acquire, and one whose request came late.
 func TestEntryOfAHolder(t *testing.T) {
@@ -459,8 +483,8 @@ func TestEntryOfAHolder(t *testing.T) {
 		inBubble(t, func(t *testing.T, m *consulmodel.Model) {
 			c := periodic(t, m, "h1", Period{}, of(2))
 			c.Client.Transport.(*consulmodel.Transport).SetFaults(func(r *consulmodel.Request) consulmodel.Plan {
-				if r.Has("lock") {
-					m.Acquire("onlyone/"+testName+"/~queue/"+r.Ops[0].Session, r.Ops[0].Session, "")
+				if i := slices.IndexFunc(r.Ops, func(o consulmodel.TxnOp) bool { return o.Verb == "lock" }); i >= 0 {
+					m.Acquire("onlyone/"+testName+"/~queue/"+r.Ops[i].Session, r.Ops[i].Session, "")
 				}
 				return consulmodel.Plan{}
 			})

@@ -194,7 +194,7 @@ func txnErrors(r *api.TxnResponse) string {
 func isLockDelay(what string) bool { return strings.Contains(what, "due to lock delay") }
 func isHeld(what string) bool      { return strings.Contains(what, "lock is already held") }
 func isStale(what string) bool {
-	return strings.Contains(what, "index is stale") || strings.Contains(what, "failed index check")
+	return strings.Contains(what, "index is stale") || strings.Contains(what, "failed index check") || strings.Contains(what, "failed to check index")
 }
 func isInvalidSession(what string) bool { return strings.Contains(what, "invalid session") }
 func isDenied(what string) bool {

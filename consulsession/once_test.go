@@ -760,6 +760,34 @@ func TestUnlockUnanswered(t *testing.T) {
 	}
 }
 
+// Between the read of the lock and the acquire, another one has it and dies: this process was stopped, say.
+func TestUncleanInTheMomentOfAnAcquire(t *testing.T) {
+	for _, copies := range []int{0, 1} {
+		t.Run(fmt.Sprint(copies), func(t *testing.T) {
+			inBubble(t, func(t *testing.T, m *consulmodel.Model) {
+				release(t, acquire(t, periodic(t, m, "h0", Period{}, of(copies))), ended(0, 0))
+				var between *Term
+				term, err := periodic(t, m, "h2", Period{}, of(copies)).Acquire(t.Context(), func([]byte) error {
+					if between == nil {
+						between = acquire(t, periodic(t, m, "h1", Period{}, of(copies)))
+						m.DestroySession(between.session)
+						time.Sleep(21 * time.Second)
+					}
+					return nil
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if u := term.Unclean(); len(u) != 1 || u[0].Session != between.session {
+					t.Errorf("to be fenced are %+v", u)
+				}
+				release(t, term, ended(0, 0))
+				wantNothingLeft(t, m)
+			})
+		})
+	}
+}
+
 // An acquire that was taken back has fenced nobody.
 func TestUncleanAfterATakenBackAcquire(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *consulmodel.Model) {
