@@ -26,7 +26,7 @@ type attempt struct {
 	copy    int
 	before  *api.KVPair // the record of the period as it was before
 	unclean []Unclean   // the holders before that have yet to be fenced
-	unknown bool        // there was no answer
+	unknown bool        // there was no answer, to it or to one before it of the same session
 }
 
 // pending: it may still get session the lock.
@@ -64,11 +64,12 @@ func (c *Contender) tryLock(ctx context.Context, session string, v view, s slot,
 	}
 	rctx, done := context.WithTimeout(ctx, c.Poll)
 	defer done()
+	before := c.tried.pending(session) // this one's answer says nothing of that
 	c.tried = a
 	sent := c.Now()
 	r, err := c.txn(rctx, ops)
 	if no, ok := errors.AsType[*refused](err); ok {
-		c.tried.unknown = false
+		c.tried.unknown = before
 		c.elsewhere[s.copy] = c.Copies > 0 && isHeld(no.what)
 		switch {
 		case isLockDelay(no.what) && c.Copies > 0 && strings.Contains(no.what, strconv.Quote(c.dir()+".lock")):

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -283,6 +284,67 @@ func TestAcquireCarriedOutInTheQueue(t *testing.T) {
 				}
 				if n != 1 {
 					t.Errorf("%d late acquires, want 1", n)
+				}
+			})
+		})
+	}
+}
+
+// An acquire isn't answered, and the next one of the same session is refused: the first may still be carried
+// out. It must not get the session a second copy, nor a lock for which the one before it in the queue waits.
+func TestAcquireCarriedOutAfterARefusal(t *testing.T) {
+	for _, copies := range []int{0, 1, 2} {
+		t.Run(fmt.Sprint(copies), func(t *testing.T) {
+			inBubble(t, func(t *testing.T, m *consulmodel.Model) {
+				if copies > 0 {
+					giveBack(t, mustAcquire(t, copiesOf(copies, m.Transport(nil))))
+				}
+				// Its holder died, so that nothing but the time changes until the first acquire is carried out.
+				m.DestroySession(mustAcquire(t, copiesOf(copies, m.Transport(nil))).session)
+				acquires := 0
+				rt := m.Transport(func(r *consulmodel.Request) consulmodel.Plan {
+					isJoin := len(r.Ops) > 1 && r.Ops[0].Verb == "lock" && r.Ops[1].Verb == "get-tree"
+					switch acquire := r.Has("check-not-exists"); {
+					case acquire && acquires == 0:
+						acquires++
+						return consulmodel.Plan{RequestDelay: 20*time.Second + time.Millisecond}
+					case acquire:
+						acquires++
+					case isJoin && acquires > 0: // another is before it in the queue
+						return consulmodel.Plan{RequestDelay: time.Second}
+					}
+					return consulmodel.Plan{}
+				})
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				late := acquiringWith(ctx, t, copiesOf(copies, rt))
+				time.Sleep(2100 * time.Millisecond)
+				slow := m.Transport(func(r *consulmodel.Request) consulmodel.Plan {
+					return consulmodel.Plan{RequestDelay: map[bool]time.Duration{true: 500 * time.Millisecond}[r.Has("check-not-exists")]}
+				})
+				other := acquiringWith(ctx, t, copiesOf(copies, slow))
+				time.Sleep(9 * time.Second)
+				if late.ended() {
+					_ = late.term.Renew(t.Context())
+				}
+				time.Sleep(9 * time.Second) // a moment after the first acquire was to be carried out
+				held := map[string]int{}
+				for _, k := range m.Keys() {
+					if strings.HasSuffix(k.Key, "/.lock") && k.Session != "" {
+						held[k.Session]++
+					}
+				}
+				for s, n := range held {
+					if n > 1 {
+						t.Errorf("%s holds %d copies", s, n)
+					}
+				}
+				time.Sleep(5 * time.Second)
+				if !other.ended() && !late.ended() {
+					t.Errorf("two contenders wait for each other; held: %v", held)
+				}
+				if acquires < 2 {
+					t.Errorf("%d acquires", acquires)
 				}
 			})
 		})
