@@ -201,6 +201,7 @@ func (c *Contender) contend(ctx context.Context, ready func([]byte) error) (t *T
 		if err := c.refuse(v, session); err != nil {
 			return nil, err
 		}
+		queued = queued && v.inQueue(session) // or somebody has deleted the entry
 		paused := v.pause(c.Wall())
 		ahead := v.ahead(session)
 		s, can := c.pick(v, session, refused)

@@ -350,3 +350,33 @@ func TestAcquireCarriedOutAfterARefusal(t *testing.T) {
 		})
 	}
 }
+
+// Somebody has deleted what is in the queue: who waits joins it again, before those who come then.
+func TestQueueIsJoinedAgain(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *consulmodel.Model) {
+		_, done := kept(t, contender(t, config(m.Transport(nil))))
+		rt := m.Transport(nil)
+		first := acquiringWith(t.Context(), t, config(rt))
+		time.Sleep(time.Second)
+		for _, k := range m.Keys() {
+			if strings.Contains(k.Key, "/~queue/") {
+				m.DeleteKey(k.Key)
+			}
+		}
+		m.PutKey(testLock, "a note") // wakes it
+		time.Sleep(time.Second)
+		second := acquiringWith(t.Context(), t, config(m.Transport(nil)))
+		if l := find(t, operator(t, m.Transport(nil)), testName); len(l.Waiting) != 2 {
+			t.Errorf("%d are said to wait, want 2", len(l.Waiting))
+		}
+		done(ended(0, 0))
+		synctest.Wait()
+		if !first.ended() || second.ended() {
+			t.Fatalf("the first has it: %v; the second: %v", first.ended(), second.ended())
+		}
+		giveBack(t, first.term)
+		synctest.Wait()
+		giveBack(t, second.term)
+		wantNothingLeft(t, m)
+	})
+}
