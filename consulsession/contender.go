@@ -541,8 +541,13 @@ func (c *Contender) watchKey(ctx context.Context, kv *api.KVPair, limit time.Dur
 		if err != nil {
 			return false, err
 		}
-		// Also when the index went back: a snapshot was restored.
-		return now == nil || now.ModifyIndex != kv.ModifyIndex || now.Session != kv.Session || meta.LastIndex < kv.ModifyIndex, nil
+		if now == nil || now.ModifyIndex != kv.ModifyIndex || now.Session != kv.Session {
+			return true, nil
+		}
+		if meta.LastIndex > 0 && meta.LastIndex < kv.ModifyIndex { // it went back: a snapshot was restored
+			return true, c.rest(ctx)
+		}
+		return false, nil
 	})
 }
 
@@ -570,6 +575,12 @@ func newest(kvs api.KVPairs) (index uint64) {
 		index = max(index, kv.ModifyIndex)
 	}
 	return index
+}
+
+// rest is for a watch that came back at once and saw nothing new: what is between may not wait, or
+// take the index away. (Consul itself has answered with an index of 0.)
+func (c *Contender) rest(ctx context.Context) error {
+	return c.pause(ctx, c.Poll/8+c.Jitter(c.Poll/4))
 }
 
 // watch sends blocking reads until one saw a change or limit is over. With a limit the caller
@@ -601,6 +612,10 @@ func (c *Contender) watch(ctx context.Context, limit time.Duration, read func(*a
 			}
 		case changed, limit > 0 && c.Now()-begin >= wait:
 			return nil
+		case c.Now()-begin < wait/2:
+			if err := c.rest(ctx); err != nil || limit > 0 {
+				return err
+			}
 		}
 	}
 }

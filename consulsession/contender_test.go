@@ -615,3 +615,74 @@ func TestUnknownRefusalIsPaced(t *testing.T) {
 		}
 	})
 }
+
+// indexless is what stands in front of Consul and takes its index away, or makes it 0, as Consul has
+// done, too: https://developer.hashicorp.com/consul/api-docs/features/blocking. With now it
+// doesn't wait, either.
+type indexless struct {
+	to    http.RoundTripper
+	value string
+	now   bool
+}
+
+func (n indexless) RoundTrip(r *http.Request) (*http.Response, error) {
+	if n.now && r.URL.Query().Has("index") {
+		r = r.Clone(r.Context())
+		q := r.URL.Query()
+		q.Del("index")
+		r.URL.RawQuery = q.Encode()
+	}
+	resp, err := n.to.RoundTrip(r)
+	if err == nil {
+		resp.Header.Del("X-Consul-Index")
+		if n.value != "" {
+			resp.Header.Set("X-Consul-Index", n.value)
+		}
+	}
+	return resp, err
+}
+
+// No watch asks without a pause, whatever stands between; and it sees what changes.
+func TestWatchesWithoutAnIndex(t *testing.T) {
+	for _, copies := range []int{0, 1} {
+		for _, way := range []indexless{{}, {value: "0"}, {now: true}, {value: "1", now: true}, {value: "1000000", now: true}} {
+			t.Run(fmt.Sprintf("%d copies, %q, %v", copies, way.value, way.now), func(t *testing.T) {
+				inBubble(t, func(t *testing.T, m *consulmodel.Model) {
+					client := func() (*consulmodel.Transport, Config) {
+						rt := m.Transport(func(*consulmodel.Request) consulmodel.Plan {
+							return consulmodel.Plan{AnswerDelay: time.Millisecond}
+						})
+						return rt, copiesOf(copies, indexless{rt, way.value, way.now})
+					}
+					holder, c := client()
+					term, done := kept(t, contender(t, c))
+					ctx, cancel := context.WithCancel(t.Context())
+					defer cancel()
+					changes := make(chan struct{}, 1000)
+					go term.Watch(ctx, func() { changes <- struct{}{} })
+					waiter, c := client()
+					next := acquiringWith(ctx, t, c)
+					time.Sleep(100 * time.Second)
+					for what, rt := range map[string]*consulmodel.Transport{"holder": holder, "waiter": waiter} {
+						if n := rt.Sent(); n > 1500 {
+							t.Errorf("%d requests of the %s in 100 s", n, what)
+						}
+					}
+					for len(changes) > 0 {
+						<-changes
+					}
+					m.PutKey(term.Key()+"-bell", "")
+					time.Sleep(16 * time.Second)
+					if len(changes) == 0 {
+						t.Error("the holder hasn't seen the bell")
+					}
+					done(ended(0, 0))
+					time.Sleep(16 * time.Second)
+					if !next.ended() || next.err != nil {
+						t.Errorf("the waiter hasn't got it: %v", next.err)
+					}
+				})
+			})
+		}
+	}
+}

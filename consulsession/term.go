@@ -169,6 +169,7 @@ func (t *Term) Renew(ctx context.Context) error {
 func (t *Term) Watch(ctx context.Context, changed func()) {
 	index, seen := t.token, t.token
 	for {
+		begin := t.c.Now()
 		wctx, done := context.WithTimeout(ctx, watchLimit)
 		kvs, meta, err := t.c.watches.KV().List(t.Key(), (&api.QueryOptions{WaitIndex: index, WaitTime: watchWait}).WithContext(wctx))
 		done()
@@ -191,6 +192,8 @@ func (t *Term) Watch(ctx context.Context, changed func()) {
 		if gone || newest != seen {
 			seen = newest
 			changed()
+		} else if t.c.Now()-begin < watchWait/2 && t.c.rest(ctx) != nil {
+			return
 		}
 		// Gone: the check will say so. Don't spin on a missing key.
 		if gone && t.c.pause(ctx, t.c.Poll) != nil {
