@@ -231,7 +231,7 @@ func (t *transport) send(req *http.Request) (*http.Response, error) {
 		t.answered(resp, sent)
 	}
 	// Another agent may do better; sessions can be renewed through any of a datacenter.
-	if (err != nil && !errors.Is(err, context.Canceled)) || (err == nil && resp.StatusCode >= 500) {
+	if (err != nil && !errors.Is(err, context.Canceled)) || (err == nil && sick(resp.StatusCode)) {
 		t.mu.Lock()
 		if t.current == n {
 			t.current = (n + 1) % len(t.endpoints)
@@ -239,6 +239,11 @@ func (t *transport) send(req *http.Request) (*http.Response, error) {
 		t.mu.Unlock()
 	}
 	return resp, err
+}
+
+// sick: this agent, or what stands before it, can't answer, or won't answer this host now.
+func sick(status int) bool {
+	return status >= 500 || status == http.StatusTooManyRequests || status == http.StatusRequestTimeout
 }
 
 // hungUp: the other side took the connection and closed it. Consul 1.14 answers 429 before

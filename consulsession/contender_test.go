@@ -686,3 +686,25 @@ func TestWatchesWithoutAnIndex(t *testing.T) {
 		}
 	}
 }
+
+// One of two addresses doesn't do, in a way that another agent may do better.
+func TestOneAddressIsSick(t *testing.T) {
+	for _, code := range []int{408, 429, 500, 502, 503, 504} {
+		for _, body := range []string{"<html>sick</html>", "Your IP is issuing too many concurrent connections, please rate limit your calls"} {
+			t.Run(fmt.Sprintf("%d %.20s", code, body), func(t *testing.T) {
+				inBubble(t, func(t *testing.T, m *consulmodel.Model) {
+					sick := m.Transport(func(*consulmodel.Request) consulmodel.Plan { return consulmodel.Plan{Status: code, Body: body} })
+					c := config(byHost{"sick:1": sick, "good:1": m.Transport(nil)})
+					c.Client.Addresses = []string{"sick:1", "good:1"}
+					ctx, cancel := context.WithTimeout(t.Context(), 2*c.Poll)
+					defer cancel()
+					term, err := contender(t, c).Acquire(ctx, always)
+					if err != nil || sick.Sent() != 1 {
+						t.Fatalf("%v, after %d requests to the sick one", err, sick.Sent())
+					}
+					giveBack(t, term)
+				})
+			})
+		}
+	}
+}
