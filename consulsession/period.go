@@ -75,6 +75,10 @@ const (
 // back after others (builds, customers); those with one are in order anyway.
 const maxPast = 50
 
+// maxPastFailed is how many bytes are kept of periods that failed, with a name for each host: the
+// record must stay below the 512 KiB that Consul takes, or nobody could acquire the lock any more.
+const maxPastFailed = 64 << 10
+
 // DoneError says that there is nothing to run: the period is done.
 type DoneError struct {
 	Period string
@@ -185,6 +189,11 @@ func (p Period) begin(r PeriodRecord, host string, pid int, session string, now 
 	if len(r.Failed) > 0 && (r.State != periodEnded || r.Exit != 0) {
 		n.PastFailed = append(slices.Clone(r.PastFailed), PastFailure{r.Period, r.Failed})
 		n.PastFailed = n.PastFailed[max(0, len(n.PastFailed)-maxPast):]
+		for len(n.PastFailed) > 1 && len(encode(n.PastFailed)) > maxPastFailed {
+			// Forgotten altogether, as one of many periods before: it isn't done.
+			n.Past = slices.DeleteFunc(slices.Clone(n.Past), func(id string) bool { return id == n.PastFailed[0].Period })
+			n.PastFailed = n.PastFailed[1:]
+		}
 	}
 	if hosts := n.failed(p.ID); hosts != nil { // this one comes back
 		n.Attempt, n.Failed = len(hosts)+1, hosts

@@ -316,3 +316,27 @@ func TestOrder(t *testing.T) {
 		}
 	}
 }
+
+// What is kept of periods that failed stays far below what Consul takes as a value, however many hosts there are.
+func TestPeriodRecordIsBounded(t *testing.T) {
+	var r PeriodRecord
+	for i := range 2 * maxPast {
+		p := Period{ID: fmt.Sprint("build-", i), Retry: OnFailure}
+		for h := range 300 {
+			r = p.begin(r, fmt.Sprintf("worker-%d.eu-central-1.compute.example.com", h), 1, "s", time.Now())
+			r = r.end(1, Ended{Started: time.Now(), Ended: time.Now(), Exit: 1, Outcome: "exited"})
+		}
+		if n := len(encode(r)); n > 128<<10 {
+			t.Fatalf("%d bytes after %d periods", n, i+1)
+		}
+	}
+	if len(r.Failed) != 300 || len(r.PastFailed) == 0 {
+		t.Errorf("kept are %d and %d", len(r.Failed), len(r.PastFailed))
+	}
+	for i := range 2 * maxPast { // none that failed is taken for done
+		p := Period{ID: fmt.Sprint("build-", i), Retry: OnFailure}
+		if err := p.due(r, "other", "a fresh host"); err != nil {
+			t.Errorf("%s: %v", p.ID, err)
+		}
+	}
+}
