@@ -229,7 +229,7 @@ func (c *Contender) contend(ctx context.Context, ready func([]byte) error) (t *T
 				taken++ // somebody was faster: see who
 			case errors.Is(err, errLockDelay) && !queued:
 				// In order of arrival: the first one asks while the delay runs, the others watch.
-				queued, fresh = true, true
+				queued, fresh = true, c.readsAll()
 				if v, err = c.enqueue(ctx, session); err != nil {
 					return nil, err
 				}
@@ -260,7 +260,7 @@ func (c *Contender) contend(ctx context.Context, ready func([]byte) error) (t *T
 			return nil, errSessionGone
 		}
 		if !queued {
-			queued, fresh = true, true
+			queued, fresh = true, c.readsAll()
 			if v, err = c.enqueue(ctx, session); err != nil {
 				return nil, err
 			}

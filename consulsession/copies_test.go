@@ -316,6 +316,37 @@ func TestCopiesWithPeriods(t *testing.T) {
 	})
 }
 
+// Who joins the queue of more copies than one read has periods of doesn't ask for one that is done.
+func TestManyCopiesDone(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *consulmodel.Model) {
+		const n = periodReads + 2
+		p := daily(dayOne, OnCrash)
+		for range n - 1 {
+			release(t, acquire(t, periodic(t, m, "h1", p, of(n))), ended(0, 0))
+		}
+		_, done := kept(t, periodic(t, m, "h1", p, of(n)))
+		last := periodic(t, m, "h2", p, of(n))
+		asked := 0
+		last.Client.Transport.(*consulmodel.Transport).SetFaults(func(r *consulmodel.Request) consulmodel.Plan {
+			if r.Has("cas") {
+				asked++
+			}
+			return consulmodel.Plan{}
+		})
+		got := make(chan error)
+		go func() {
+			_, err := last.Acquire(t.Context(), always)
+			got <- err
+		}()
+		// The copy that runs is one of the first: what is beyond isn't read with it.
+		time.Sleep(10 * time.Second)
+		done(ended(0, 0))
+		if err := <-got; verdict(err) != "done" || asked > 0 {
+			t.Errorf("%v, after %d acquires", err, asked)
+		}
+	})
+}
+
 // Lost answers with copies: one session never holds two.
 func TestUnansweredAcquireOfACopy(t *testing.T) {
 	for how, plan := range map[string]consulmodel.Plan{

@@ -145,6 +145,9 @@ func (c *Contender) reads() api.TxnOps {
 	return ops
 }
 
+// readsAll: those operations are the whole of it.
+func (c *Contender) readsAll() bool { return c.Period.ID == "" || c.Copies <= periodReads }
+
 // read is a consistent read of lock and queue: one request, one instant.
 func (c *Contender) read(ctx context.Context) (view, error) {
 	r, err := c.txn(ctx, c.reads())
