@@ -292,8 +292,8 @@ func (s *tokenSource) set(c ClientConfig, env *api.Config) error {
 	return nil
 }
 
-// get returns the token, read again if its file has changed. A file that can't be read
-// for a moment (it is being replaced) keeps the last token.
+// get returns the token, read again if its file has changed. A file that can't be read or is
+// empty for a moment (it is being replaced) keeps the last token.
 func (s *tokenSource) get() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -307,9 +307,12 @@ func (s *tokenSource) get() string {
 }
 
 func (s *tokenSource) read(mtime time.Time) {
-	if b, err := os.ReadFile(s.file); err == nil {
-		s.value, s.mtime = strings.TrimSpace(string(b)), mtime
+	b, err := os.ReadFile(s.file)
+	value := strings.TrimSpace(string(b))
+	if err != nil || value == "" && s.value != "" {
+		return
 	}
+	s.value, s.mtime = value, mtime
 }
 
 // reload reads the file in any case and reports whether the token is another one now.

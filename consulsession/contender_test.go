@@ -519,6 +519,12 @@ func TestTokenFileAndAddresses(t *testing.T) {
 	if _, err := renew(t.Context(), n.api, "s"); err != nil {
 		t.Errorf("with the new token: %v", err)
 	}
+	if err := os.WriteFile(file, nil, 0o600); err != nil { // the first half of a write
+		t.Fatal(err)
+	}
+	if _, err := renew(t.Context(), n.api, "s"); err != nil {
+		t.Errorf("while the file is written: %v", err)
+	}
 	if last := tokens[len(tokens)-1]; last != "new" {
 		t.Errorf("the last token was %q", last)
 	}
