@@ -257,6 +257,25 @@ func TestStepDownWait(t *testing.T) {
 			said: "lost the lock after 5s without releasing it: it died or was cut off, and isn't known to have obeyed\n",
 			code: exitLost, what: "lost the lock instead of handing over", took: 5 * time.Second, ordered: true,
 		},
+		"its session ends, and nobody here sees it before another one has the lock": {
+			setup: func(t *testing.T, s *stepping, term *consulsession.Term) {
+				start := time.Now()
+				s.rt.SetFaults(func(r *consulmodel.Request) consulmodel.Plan {
+					if d := time.Since(start); d < 40*time.Second && (d > 3*time.Second || r.Blocking) {
+						return consulmodel.Plan{Refuse: consulmodel.ErrRefused}
+					}
+					return consulmodel.Plan{}
+				})
+				time.AfterFunc(5*time.Second, func() { s.m.DestroySession(term.Session()) })
+				time.AfterFunc(30*time.Second, func() {
+					if _, err := acquire(t.Context(), s.m, "web-1"); err != nil {
+						t.Error(err)
+					}
+				})
+			},
+			said: "without releasing it: it died or was cut off, and isn't known to have obeyed\njob: web-1 (pid 7) took over",
+			code: exitLost, what: "lost the lock instead of handing over", took: 40 * time.Second,
+		},
 		"Consul is away for a while": {
 			setup: func(t *testing.T, s *stepping, term *consulsession.Term) {
 				obeying(t, term, 0)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -192,7 +193,8 @@ func (s *stepDown) ended(m *move, h consulsession.Hold) {
 	}
 	took := s.now().Sub(m.at)
 	m.Seconds = took.Seconds()
-	if h.Unclean != nil && h.Unclean.Session == m.From.Session {
+	lost := slices.ContainsFunc(h.Before, func(u consulsession.Unclean) bool { return u.Session == m.From.Session }) // somebody has it already
+	if lost || h.Unclean != nil && h.Unclean.Session == m.From.Session {
 		m.Outcome = "lost"
 		s.tell("%s: %s lost the lock after %s without releasing it: it died or was cut off, and isn't known to have obeyed", m.Name, m.From, formatDuration(took.Round(time.Millisecond)))
 		return

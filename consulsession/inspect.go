@@ -38,6 +38,7 @@ type Hold struct {
 	Period   *PeriodRecord `json:"period,omitempty"`
 	LastRun  *Run          `json:"last_run,omitempty"`
 	Runs     []Run         `json:"-"` // the newest last
+	Before   []Unclean     `json:"-"` // held: those before its holder that didn't release it, as far as this one was to fence them
 }
 
 // State is what a lock key says.
@@ -254,6 +255,9 @@ func (k *keys) hold(problems *[]string) Hold {
 			p.Token = k.holder.ModifyIndex // which a plain write of the lock key doesn't change
 		}
 		h.Holder = &p
+		if r, _ := ParseRecord(k.lock.Value); r.Session == k.lock.Session {
+			h.Before = r.Unfenced
+		}
 	case k.lock.Flags != api.LockFlagValue:
 		h.State = Foreign
 		*problems = append(*problems, (&ForeignKeyError{k.lock.Key, k.lock.Flags}).Error())
