@@ -518,6 +518,8 @@ func notExecutable(path string, errno syscall.Errno, err error) error {
 		hint = "does the script begin with #! and its interpreter?"
 	case unix.ETIMEDOUT:
 		return &exitError{code: exitLost, what: err}
+	case unix.EAGAIN, unix.ENOMEM, unix.EMFILE, unix.ENFILE:
+		hint = "is a limit reached? ulimit -a"
 	case 0:
 		if errors.Is(err, fs.ErrPermission) {
 			hint = "chmod +x " + path

@@ -305,12 +305,14 @@ func (l *guardLoop) hear() {
 	word, errno := l.procs.hear()
 	switch {
 	case word == wordNone:
-	case word == wordSilent && l.phase == guardIdle:
+	case word == wordSilent && l.phase == guardIdle && l.procs.launch.diedAtBirth():
 		_ = l.procs.again() // start tries again
+	case word == wordSilent && l.phase == guardIdle:
+		l.procs.forget() // start forks another one
 	case word == wordSilent: // how it ended says what is to be done: ended
-	case l.phase == guardIdle: // somebody has killed it; start forks another one
+	case l.phase == guardIdle: // it has had no order
 	case word == wordFailed:
-		l.startFailed(errno) // the shim ends now; TreeGone follows
+		l.startFailed(errno, errno.Error()) // the shim ends now; TreeGone follows
 	default:
 		l.sendEvent(Event{Kind: Started, Pid: l.procs.pid})
 	}
@@ -318,23 +320,28 @@ func (l *guardLoop) hear() {
 
 // ended: the command, or the shim that was to become it, has ended so. Killed at birth it is
 // forked anew, unless the command is to be stopped by now. Every other signal was meant for the
-// command.
+// command. A shim that has ended by itself couldn't have what Go's runtime needs, such as a thread.
 func (l *guardLoop) ended(status syscall.WaitStatus) {
 	l.hear()
-	if l.procs.launch == nil {
-		return
-	}
-	if !l.procs.launch.silent || l.phase != guardRunning || !status.Signaled() || status.Signal() != unix.SIGKILL {
+	switch launch := l.procs.launch; {
+	case launch == nil:
+	case !status.Signaled():
 		l.procs.forget()
-	} else if err := l.procs.again(); err != nil {
-		l.startFailed(err) // TreeGone follows
+		l.startFailed(unix.EAGAIN, fmt.Sprintf("the process that was to become it ended with %d: too many processes, or too little memory?", status.ExitStatus()))
+	case !launch.diedAtBirth() || l.phase != guardRunning || status.Signal() != unix.SIGKILL:
+		l.procs.forget()
+	default:
+		if err := l.procs.again(); err != nil {
+			errno, _ := err.(syscall.Errno)
+			l.startFailed(errno, err.Error())
+		}
 	}
 }
 
-func (l *guardLoop) startFailed(err error) {
-	l.records = RecordHook // it never ran
-	errno, _ := err.(syscall.Errno)
-	l.sendEvent(Event{Kind: StartFailed, Errno: errno, Detail: err.Error()})
+// startFailed: the command never ran. TreeGone follows.
+func (l *guardLoop) startFailed(errno syscall.Errno, detail string) {
+	l.records = RecordHook
+	l.sendEvent(Event{Kind: StartFailed, Errno: errno, Detail: detail})
 }
 
 // newPipe makes a pipe whose ends are neither waited for nor inherited. The guard has one
