@@ -177,6 +177,10 @@ func (r *runner) run(ctx context.Context) error {
 	env := r.environment()
 	drained, drains, stopWatching := r.drains(ctx)
 	stopDrawing, stopBeating := r.draw(), r.manager.beat()
+	orphans := &supervisor.Orphans{}
+	if os.Getpid() == 1 {
+		defer orphans.Reap()()
+	}
 	out := supervisor.Run(ctx, supervisor.Config{
 		Dials:      r.dials,
 		Command:    supervisor.Command{Path: r.path, Args: r.o.Command, Env: env},
@@ -188,7 +192,7 @@ func (r *runner) run(ctx context.Context) error {
 			OnLoss: hook(r.o.OnLoss, env), Timeout: r.o.HookTimeout},
 		Clock: clock, Lock: consulLock{contender, termStore{systemd.TermDir(), r.o.Log}, r.drained},
 		StartGuard: func() (supervisor.Guard, error) {
-			return supervisor.StartGuard(supervisor.GuardOptions{KillAfter: r.o.KillAfter, StopSignal: r.o.Signal, PIDNamespace: r.o.PIDNamespace})
+			return supervisor.StartGuard(supervisor.GuardOptions{KillAfter: r.o.KillAfter, StopSignal: r.o.Signal, PIDNamespace: r.o.PIDNamespace, Orphans: orphans})
 		},
 		Drained: drained, Drains: drains, Signals: r.signals(), Turns: r.turns, Jitter: jitter, Log: r.o.Log, Observer: observer{r},
 	})

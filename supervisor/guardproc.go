@@ -19,7 +19,8 @@ import (
 type GuardOptions struct {
 	KillAfter    time.Duration
 	StopSignal   syscall.Signal
-	PIDNamespace bool // needs CAP_SYS_ADMIN
+	PIDNamespace bool     // needs CAP_SYS_ADMIN
+	Orphans      *Orphans // nil: nobody else reaps
 }
 
 // guardProcess is the keeper's end of a real guard. Its methods may be called by one
@@ -37,14 +38,26 @@ type guardProcess struct {
 	sig    chan os.Signal
 	torn   bool // a frame went out only in part
 
-	clean    bool // the guard ended by itself, and so with nothing left
-	hopeless bool // Enforce has given up once
+	quit     func() // called when it is gone
+	clean    bool   // the guard ended by itself, and so with nothing left
+	hopeless bool   // Enforce has given up once
 }
 
 // StartGuard starts a guard process for one term. The keeper becomes a child subreaper,
 // so that it inherits the command if the guard dies. From here on this process must not
 // wait for children elsewhere (os/exec).
 func StartGuard(o GuardOptions) (Guard, error) {
+	done := o.Orphans.guarded()
+	g, err := newGuardProcess(o)
+	if err != nil {
+		done()
+		return nil, err
+	}
+	g.quit = done
+	return g, nil
+}
+
+func newGuardProcess(o GuardOptions) (*guardProcess, error) {
 	if err := becomeSubreaper(); err != nil {
 		return nil, err
 	}
@@ -237,6 +250,7 @@ func (g *guardProcess) Quit() {
 	if !clean {
 		removeCgroups(os.Getpid())
 	}
+	g.quit()
 }
 
 // waitEnd waits up to 500 ms for the guard's end.
