@@ -109,16 +109,18 @@ func (l *guardLoop) watchSignals() {
 			signal.Notify(c, s)
 		}
 	}
-	go func() { // lives as long as the process
+	shared := os.Getpid() == 1 // in a PID namespace we are in the keeper's process group
+	go func() {                // lives as long as the process
 		for s := range c {
-			switch s {
-			case unix.SIGTERM, unix.SIGINT:
+			switch {
+			case s == unix.SIGINT && shared: // a terminal has sent it to the keeper and the command, too
+				continue
+			case s == unix.SIGTERM, s == unix.SIGINT:
 				select {
 				case l.stopSig <- struct{}{}:
 				default:
 				}
-			case unix.SIGCHLD:
-			default:
+			case s != unix.SIGCHLD:
 				continue
 			}
 			_, _ = unix.Write(l.wake, []byte{0}) // a full one is readable, too
