@@ -119,6 +119,19 @@ func TestPID1Signals(t *testing.T) {
 	}
 }
 
+// TestForeignProc: where /proc shows another PID namespace, what the command leaves behind can't be
+// found, and the numbers there are other processes' here. Nothing is started.
+func TestForeignProc(t *testing.T) {
+	t.Parallel()
+	needPID1(t)
+	j := newJob(t, shared(t, consultest.Version()))
+	p := j.start("unshare", "--fork", "--kill-child=KILL", "--pid", onlyone, "run", j.name, "--", "echo", "started")
+	p.wait(70)
+	if says := p.stderr(); !strings.Contains(says, "/proc shows another PID namespace") || strings.Contains(says, "started") {
+		t.Errorf("it says:\n%s", says)
+	}
+}
+
 // TestPID1Waiting: a standby ends at once, too, when its container is stopped.
 func TestPID1Waiting(t *testing.T) {
 	t.Parallel()

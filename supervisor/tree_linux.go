@@ -206,7 +206,16 @@ func procStat(pid int) (comm string, state byte, ppid int, ok bool) {
 	return s[open+1 : end], f[0][0], ppid, err == nil
 }
 
+// becomeSubreaper has what is orphaned below this process become its child, and sees to it that
+// such a child can be found: a pid out of another namespace's /proc is somebody else's here.
 func becomeSubreaper() error {
+	self, err := os.Readlink("/proc/self")
+	if err != nil {
+		return fmt.Errorf("cannot find processes without /proc: %w", err)
+	}
+	if self != strconv.Itoa(os.Getpid()) {
+		return errors.New("cannot find processes: /proc shows another PID namespace (unshare has --mount-proc)")
+	}
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("cannot become a child subreaper: %w", err)
 	}
