@@ -126,7 +126,7 @@ func (d *descendants) names() []string {
 	var names []string
 	pids := d.pids()
 	for i, pid := range pids {
-		if i == 10 {
+		if i == mostNames {
 			return append(names, fmt.Sprintf("and %d more", len(pids)-i))
 		}
 		names = append(names, fmt.Sprintf("pid %d", pid))

@@ -120,20 +120,29 @@ func (d *descendants) walk(visit func(pid int)) {
 	}
 }
 
-// names lists living descendants as "NAME (pid N)", at most ten.
+// names lists living descendants as "NAME (pid N)", at most mostNames, and the dead that a
+// debugger outside of the tree keeps from being reaped.
 func (d *descendants) names() []string {
 	var names []string
 	more := 0
 	d.walk(func(pid int) {
 		comm, state, _, ok := procStat(pid)
-		if !ok || state == 'Z' {
+		if !ok {
 			return
 		}
-		if len(names) == 10 {
+		held := ""
+		if state == 'Z' {
+			tracer := tracerOf(pid)
+			if tracer == 0 {
+				return
+			}
+			held = fmt.Sprintf(", dead but held by its debugger, pid %d", tracer)
+		}
+		if len(names) == mostNames {
 			more++
 			return
 		}
-		names = append(names, fmt.Sprintf("%s (pid %d)", comm, pid))
+		names = append(names, fmt.Sprintf("%s (pid %d%s)", comm, pid, held))
 	})
 	if more > 0 {
 		names = append(names, fmt.Sprintf("and %d more", more))
@@ -185,6 +194,19 @@ func childrenByScan(parent int) []int {
 func parentOf(pid int) int {
 	_, _, ppid, _ := procStat(pid)
 	return ppid
+}
+
+// tracerOf is the process that debugs pid; 0 if none does.
+func tracerOf(pid int) (tracer int) {
+	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "status"))
+	if err != nil {
+		return 0
+	}
+	if _, rest, ok := strings.Cut(string(b), "\nTracerPid:"); ok {
+		line, _, _ := strings.Cut(rest, "\n")
+		tracer, _ = strconv.Atoi(strings.TrimSpace(line))
+	}
+	return tracer
 }
 
 // procStat reads name, state and parent from /proc/PID/stat.
