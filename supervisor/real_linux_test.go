@@ -37,6 +37,8 @@ func TestMain(m *testing.M) {
 		os.Exit(keeperMain())
 	case os.Getenv(bornEnv) != "":
 		os.Exit(bornMain())
+	case os.Getenv(unlistedEnv) != "":
+		os.Exit(unlistedMain())
 	}
 	flag.Parse()
 	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {

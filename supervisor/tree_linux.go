@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -61,13 +62,11 @@ func (d *descendants) reapPass(ended func(pid int, status syscall.WaitStatus)) (
 	}
 }
 
+// onlyExcepted reports whether the children, of which there are some, are all excepted. Without a
+// list that isn't known.
 func (d *descendants) onlyExcepted() bool {
-	for _, pid := range childrenOf(os.Getpid()) {
-		if !d.except[pid] {
-			return false
-		}
-	}
-	return true
+	children := childrenOf(os.Getpid())
+	return len(children) > 0 && !slices.ContainsFunc(children, func(pid int) bool { return !d.except[pid] })
 }
 
 // termAll sends SIGTERM and SIGCONT to every descendant but one, best effort: each
