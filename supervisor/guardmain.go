@@ -141,6 +141,8 @@ func (l *guardLoop) run() int {
 		fds = append(fds, l.procs.waitsFor()...)
 		wait := pollLimit(l.next())
 		switch {
+		case l.procs.more:
+			wait = 0
 		case l.phase == guardKilling:
 			wait = l.procs.pause()
 		case l.phase == guardStopping && l.guard.ended && (wait < 0 || wait > 100):

@@ -92,11 +92,12 @@ func newGuardProcess(o GuardOptions) (*guardProcess, error) {
 	g.sig = make(chan os.Signal, 1)
 	signal.Notify(g.sig, unix.SIGCHLD)
 	g.wg.Go(func() {
-		for range g.sig {
+		reapOn(g.sig, false, func() (more bool) {
 			g.mu.Lock()
+			defer g.mu.Unlock()
 			g.reap()
-			g.mu.Unlock()
-		}
+			return g.tree.more
+		})
 	})
 	g.write(jsonFrame(frameSetup, setup{KillAfter: o.KillAfter, StopSignal: o.StopSignal,
 		Keeper: os.Getpid(), Pgid: unix.Getpgrp(), NewGroup: o.PIDNamespace}))
@@ -181,6 +182,25 @@ func (g *guardProcess) Stop(s Stop) { g.write(jsonFrame(frameStop, s)) }
 func (g *guardProcess) Kill()       { g.write(appendFrame(nil, frameKill, nil)) }
 func (g *guardProcess) ReleaseInfo(info []byte, r *RunResult) {
 	g.write(jsonFrame(frameRelease, release{info, r}))
+}
+
+// reapOn calls reap after each SIGCHLD, and while there is more, until sig is closed.
+func reapOn(sig <-chan os.Signal, more bool, reap func() (more bool)) {
+	for {
+		open := true
+		if more {
+			select {
+			case _, open = <-sig:
+			default:
+			}
+		} else {
+			_, open = <-sig
+		}
+		if !open {
+			return
+		}
+		more = reap()
+	}
 }
 
 // reap collects what has ended; the caller holds mu.

@@ -23,11 +23,13 @@ func (o *Orphans) Reap() (stop func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for more := true; more; _, more = <-sig { // at first those that were there before
+		reapOn(sig, true, func() (more bool) { // at first those that were there before
 			o.guard.Lock()
-			(&descendants{}).reapPass(func(int, syscall.WaitStatus) {})
-			o.guard.Unlock()
-		}
+			defer o.guard.Unlock()
+			var d descendants
+			d.reapPass(func(int, syscall.WaitStatus) {})
+			return d.more
+		})
 	}()
 	return func() { signal.Stop(sig); close(sig); <-done }
 }

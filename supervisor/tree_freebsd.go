@@ -22,6 +22,7 @@ import (
 // and guard), a cgroup, real-time priority and locked memory (not asked for).
 type descendants struct {
 	except map[int]bool // not needed: what was there before the reaper isn't the reaper's
+	more   bool         // reapPass leaves none of the dead
 }
 
 func (*descendants) started(int) {}

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -26,6 +27,7 @@ import (
 // never stops).
 type descendants struct {
 	except map[int]bool // children that were there before us (the keeper was exec'ed over a shell)
+	more   bool         // the last reapPass has left some of the dead
 }
 
 // started: a subreaper needs no list of what it has started.
@@ -41,10 +43,18 @@ func (d *descendants) killPass() {
 	}
 }
 
-// reapPass collects the dead without waiting and calls ended for each. It reports
-// whether no child is left.
+// reapLimit bounds one pass: a command can fork as fast as we get to reap, and then a pass would
+// never end, nor a deadline be looked at. It is small beside enforceAfter.
+const reapLimit = 20 * time.Millisecond
+
+// reapPass collects the dead without waiting, for reapLimit at most, and calls ended for each. It
+// reports whether no child is left.
 func (d *descendants) reapPass(ended func(pid int, status syscall.WaitStatus)) (empty bool) {
-	for {
+	d.more = false
+	for start := bootNow(); ; {
+		if d.more = bootNow()-start > reapLimit; d.more {
+			return false
+		}
 		var status syscall.WaitStatus
 		pid, err := syscall.Wait4(-1, &status, syscall.WNOHANG|unix.WALL, nil)
 		switch {
@@ -105,12 +115,13 @@ func (d *descendants) ours(pid int) bool {
 	return false
 }
 
-// walk calls visit for each descendant, parents first. The number is bounded, so that a
+// walk calls visit for each descendant, parents first. Number and time are bounded, so that a
 // fork bomb can't hold us here.
 func (d *descendants) walk(visit func(pid int)) {
-	const most = 4096
+	const most, limit = 4096, 100 * time.Millisecond
 	queue := childrenOf(os.Getpid())
-	for i := 0; i < len(queue) && i < most; i++ {
+	start := bootNow()
+	for i := 0; i < len(queue) && i < most && bootNow()-start < limit; i++ {
 		if d.except[queue[i]] {
 			continue
 		}

@@ -1,10 +1,12 @@
 package supervisor
 
 import (
+	"context"
 	"os"
 	"os/exec"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -41,6 +43,45 @@ func unlistedMain() int {
 	for !d.reapPass(none) { // and with all to be seen, what was there before doesn't count
 	}
 	return 0
+}
+
+// stormEnv makes this binary a parent whose children die as fast as it reaps them.
+const stormEnv = "ONLYONE_TEST_STORM"
+
+func stormMain() int {
+	var d descendants
+	reaped := 0
+	die := func() {
+		pid, err := syscall.ForkExec("/bin/true", []string{"true"}, &syscall.ProcAttr{})
+		if err != nil {
+			os.Exit(3)
+		}
+		_ = unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+	}
+	die()
+	start := time.Now()
+	if d.reapPass(func(int, syscall.WaitStatus) { reaped++; die() }) || !d.more {
+		return 4
+	}
+	if took := time.Since(start); took > margin {
+		return 5
+	}
+	if d.reapPass(func(int, syscall.WaitStatus) {}); d.more || reaped == 0 {
+		return 6
+	}
+	return 0
+}
+
+// TestReapingIsBounded: a command that forks as fast as the guard gets to reap (a storm of daemons on
+// a busy machine) doesn't keep it from its deadlines.
+func TestReapingIsBounded(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "/proc/self/exe")
+	cmd.Env = append(os.Environ(), stormEnv+"=1")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
 }
 
 // TestUnlistedChildren: that the children can't be listed is no proof that only those are left that
