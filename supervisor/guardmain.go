@@ -94,6 +94,7 @@ func newGuardLoop(in, out int, free func(context.Context, []byte, RunResult) err
 	l.read() // the setup was most likely sent already: the shim comes up beside the rest of us
 	l.watchSignals()
 	l.sendEvent(Event{Kind: GuardReady})
+	reserveThreads() // before a command can be started
 	lockMemory()
 	return l, nil
 }

@@ -101,6 +101,7 @@ func newGuardProcess(o GuardOptions) (*guardProcess, error) {
 	})
 	g.write(jsonFrame(frameSetup, setup{KillAfter: o.KillAfter, StopSignal: o.StopSignal,
 		Keeper: os.Getpid(), Pgid: unix.Getpgrp(), NewGroup: o.PIDNamespace}))
+	reserveThreads() // while it comes up
 	return g, nil
 }
 

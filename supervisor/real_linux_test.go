@@ -37,6 +37,8 @@ func TestMain(m *testing.M) {
 		os.Exit(keeperMain())
 	case os.Getenv(bornEnv) != "":
 		os.Exit(bornMain())
+	case os.Getenv(threadsEnv) != "":
+		os.Exit(threadsMain())
 	case os.Getenv(stormEnv) != "":
 		os.Exit(stormMain())
 	case os.Getenv(unlistedEnv) != "":

@@ -4,6 +4,8 @@ import (
 	"context"
 	"os"
 	"os/exec"
+	"runtime"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -81,6 +83,45 @@ func TestReapingIsBounded(t *testing.T) {
 	cmd.Env = append(os.Environ(), stormEnv+"=1")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// threadsEnv makes this binary use threads where its user may have no more of them.
+const threadsEnv = "ONLYONE_TEST_THREADS"
+
+func threadsMain() int {
+	reserveThreads()
+	if os.Getuid() == 0 { // the limit isn't root's
+		if err := syscall.Setuid(65534); err != nil {
+			return 3
+		}
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NPROC, &unix.Rlimit{}); err != nil {
+		return 4
+	}
+	if pid, err := syscall.ForkExec("/bin/true", nil, nil); err == nil {
+		_, _ = syscall.Wait4(pid, nil, 0, nil)
+		return 5 // there is no limit here
+	}
+	var wg sync.WaitGroup
+	for range reservedThreads - mostProcs { // each blocks one
+		wg.Go(func() { _, _ = unix.Poll(nil, 300) })
+	}
+	runtime.GC()
+	wg.Wait()
+	return 0
+}
+
+// TestReservedThreads: Go's runtime ends a process that can't have one more thread. A command that
+// fills its limit of processes (ulimit -u, TasksMax=) would so end the guard that is about to kill it,
+// and then the keeper, and live on.
+func TestReservedThreads(t *testing.T) {
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), threadsEnv+"=1")
+	if out, err := cmd.CombinedOutput(); cmd.ProcessState.ExitCode() == 5 {
+		t.Skip("RLIMIT_NPROC limits nothing here")
+	} else if err != nil {
+		t.Errorf("%v\n%.200s", err, out)
 	}
 }
 
