@@ -119,6 +119,19 @@ func TestPID1Signals(t *testing.T) {
 	}
 }
 
+// TestForeignProc: where /proc shows another PID namespace, what the command leaves behind can't be
+// found, and the numbers there are other processes' here. Nothing is started.
+func TestForeignProc(t *testing.T) {
+	t.Parallel()
+	needPID1(t)
+	j := newJob(t, shared(t, consultest.Version()))
+	p := j.start("unshare", "--fork", "--kill-child=KILL", "--pid", onlyone, "run", j.name, "--", "echo", "started")
+	p.wait(70)
+	if says := p.stderr(); !strings.Contains(says, "/proc shows another PID namespace") || strings.Contains(says, "started") {
+		t.Errorf("it says:\n%s", says)
+	}
+}
+
 // TestPID1Waiting: a standby ends at once, too, when its container is stopped.
 func TestPID1Waiting(t *testing.T) {
 	t.Parallel()
@@ -150,10 +163,7 @@ func TestPID1Reaps(t *testing.T) {
 	p := j.asPID1(true, "", "sh", "-c", "for i in 1 2 3; do (sh -c 'sleep 0.1; exit 3' &); done; echo ready; exec sleep 300")
 	j.await("the command is ready", func() bool { return strings.Contains(p.stderr(), "ready\n") })
 	pid := p.pid1()
-	// And one that was never the command's, as after docker exec.
-	if out, err := exec.Command("nsenter", "-t", strconv.Itoa(pid), "-p", "-m", "sh", "-c", "sh -c 'sleep 0.1; exit 3' >/dev/null 2>&1 &").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	orphan(t, pid)
 	j.await("only guard and command are left, and no zombie", func() bool {
 		guards := consultest.Children(pid)
 		return len(guards) == 1 && len(consultest.Children(guards[0])) == 1
@@ -162,6 +172,49 @@ func TestPID1Reaps(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.wait(143)
+}
+
+// orphan leaves PID 1 a process that was never the command's, as after docker exec.
+func orphan(t *testing.T, pid1 int) {
+	t.Helper()
+	if out, err := exec.Command("nsenter", "-t", strconv.Itoa(pid1), "-p", "-m", "sh", "-c", "sh -c 'sleep 0.1; exit 3' >/dev/null 2>&1 &").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+}
+
+// TestPID1ReapsWhileItWaits: a standby has no guard, and probes of its container leave orphans for
+// months. What comes after the guard is reaped, too.
+func TestPID1ReapsWhileItWaits(t *testing.T) {
+	t.Parallel()
+	needPID1(t)
+	if _, err := exec.LookPath("nsenter"); err != nil {
+		t.Skip("nsenter is missing (Debian's util-linux)")
+	}
+	j := newJob(t, shared(t, consultest.Version()))
+	file, open := j.gate("open")
+	holder := j.run("", j.child(consultest.ChildOptions{Tag: "a", Until: file})...)
+	j.running(1)
+	waiter := j.asPID1(true, "", "sh", "-c", "echo ready; exec sleep 300")
+	j.queued(1)
+	pid := waiter.pid1()
+	orphan(t, pid)
+	time.Sleep(200 * time.Millisecond) // it is orphaned by now, and has most likely ended
+	j.await("no zombie is left", func() bool { return len(consultest.Children(pid)) == 0 })
+	open()
+	holder.wait(0)
+	j.await("the command is ready", func() bool { return strings.Contains(waiter.stderr(), "ready\n") })
+	orphan(t, pid)
+	j.await("only the guard is left", func() bool { return len(consultest.Children(pid)) == 1 })
+	j.order("step-down", "--wait").wait(0)
+	j.await("it waits again, without a guard", func() bool { return len(consultest.Children(pid)) == 0 })
+	orphan(t, pid)
+	time.Sleep(200 * time.Millisecond)
+	j.await("no zombie is left", func() bool { return len(consultest.Children(pid)) == 0 })
+	if err := syscall.Kill(pid, unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	waiter.wait(143)
+	j.run("", "true").wait(0) // the request goes with the next holder
 }
 
 // TestPID1Terminal: Ctrl-C at "docker run -it", and where the foreground group can't be named

@@ -42,7 +42,7 @@ func newOutput(c outputConfig, name string) (zerolog.Logger, *StatusLine) {
 	}
 	status := &StatusLine{out: out}
 	if on.terminal && !on.dumb && !c.json && level <= zerolog.InfoLevel {
-		status.width = on.width
+		status.width, status.background = on.width, on.background
 	}
 	w := &lineWriter{status: status, human: !c.json, priorities: on.journal, colour: on.colour}
 	log := zerolog.New(w).Level(level).Hook(timestamp{})
@@ -68,6 +68,8 @@ type place struct {
 	journal  bool // stderr goes to the journal, which takes priorities
 	debug    bool
 	width    func() int
+
+	background func() bool // of the terminal
 }
 
 func surroundings(stderr io.Writer) place {
@@ -85,6 +87,7 @@ func surroundings(stderr io.Writer) place {
 		p.dumb = os.Getenv("TERM") == "dumb" || os.Getenv("TERM") == ""
 		p.colour = !p.dumb && os.Getenv("NO_COLOR") == ""
 		p.width = func() int { return terminalWidth(f) }
+		p.background = func() bool { return inBackground(f) }
 	}
 	return p
 }
@@ -120,6 +123,13 @@ func isJournal(f *os.File, stream string) bool {
 	return ok && device == fmt.Sprint(st.Dev) && inode == fmt.Sprint(st.Ino)
 }
 
+// inBackground reports whether f is our terminal and another group is in its foreground: then the
+// line where the cursor stands is that one's. In a PID namespace neither may have a number.
+func inBackground(f *os.File) bool {
+	group, err := unix.IoctlGetInt(int(f.Fd()), unix.TIOCGPGRP)
+	return err == nil && group != 0 && group != unix.Getpgrp()
+}
+
 // terminalWidth is the number of columns, 80 if the terminal doesn't know.
 func terminalWidth(f *os.File) int {
 	width, _ := terminalSize(f)
@@ -137,10 +147,11 @@ func terminalSize(f *os.File) (width, height int) {
 
 // A StatusLine is the one line that a terminal shows while nothing else happens. It is
 // redrawn in place, taken away before any other line is written, and put back after it.
-// Where stderr isn't a terminal (and with -q or JSON) its methods do nothing. Its methods
-// may be called concurrently.
+// Where stderr isn't a terminal (and with -q or JSON), and in its background, its methods do
+// nothing. Its methods may be called concurrently.
 type StatusLine struct {
-	width func() int // nil: there is no line
+	width      func() int  // nil: there is no line
+	background func() bool // nil: it never is
 
 	mu   sync.Mutex
 	out  io.Writer
@@ -157,8 +168,9 @@ func (s *StatusLine) Set(text string) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.text = printable(text)
-	s.draw()
+	if s.text = printable(text); !s.elsewhere() {
+		s.draw()
+	}
 }
 
 // Clear takes the line away.
@@ -168,8 +180,19 @@ func (s *StatusLine) Clear() {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.erase()
+	if !s.elsewhere() {
+		s.erase()
+	}
 	s.text = ""
+}
+
+// elsewhere forgets the line of a terminal that has another one in its foreground now.
+func (s *StatusLine) elsewhere() bool {
+	if s.background == nil || !s.background() {
+		return false
+	}
+	s.text = ""
+	return true
 }
 
 const clearToEnd = "\x1b[K"
@@ -190,7 +213,7 @@ func (s *StatusLine) erase() {
 func (s *StatusLine) write(line []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.width == nil || s.text == "" {
+	if s.width == nil || s.text == "" || s.elsewhere() {
 		return s.out.Write(line)
 	}
 	s.erase()

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -49,6 +51,36 @@ func read(t *testing.T, master *os.File, end string) string {
 		got.Write(buf[:n])
 	}
 	return strings.ReplaceAll(got.String(), "\r\n", "\n")
+}
+
+// backgroundEnv makes this binary say whether it is in its terminal's background, and a child of
+// another process group, too.
+const backgroundEnv = "TEST_BACKGROUND" // TestMain takes ONLYONE_* away
+
+func TestInBackground(t *testing.T) {
+	if role := os.Getenv(backgroundEnv); role != "" {
+		fmt.Printf("%s %v\n", role, inBackground(os.Stderr))
+		if role == "leader" {
+			child := exec.Command("/proc/self/exe", "-test.run=^TestInBackground$")
+			child.Env = append(os.Environ(), backgroundEnv+"=job")
+			child.Stdout, child.Stderr = os.Stdout, os.Stderr
+			child.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+			_ = child.Run()
+		}
+		os.Exit(0)
+	}
+	_, tty := terminal(t, 80)
+	if inBackground(tty) {
+		t.Error("in the background of a terminal that isn't ours")
+	}
+	leader := exec.Command("/proc/self/exe", "-test.run=^TestInBackground$")
+	leader.Env = append(os.Environ(), backgroundEnv+"=leader")
+	leader.Stdin, leader.Stderr = tty, tty
+	leader.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	out, err := leader.Output()
+	if got, want := string(out), "leader false\njob true\n"; err != nil || got != want {
+		t.Errorf("%q, %v; want %q", got, err, want)
+	}
 }
 
 func TestTerminal(t *testing.T) {

@@ -271,6 +271,38 @@ func TestStatusLine(t *testing.T) {
 	}
 }
 
+// In the background the last line is the shell's, with what is being typed there.
+func TestStatusLineInTheBackground(t *testing.T) {
+	var b bytes.Buffer
+	background := false
+	s := &StatusLine{out: &b, width: func() int { return 40 }, background: func() bool { return background }}
+	log := zerolog.New(&lineWriter{status: s, human: true}).With().Str("name", "a").Logger()
+	s.Set("a: waiting 1s") // and then ^Z, bg
+	background = true
+	b.Reset()
+	s.Set("a: waiting 2s")
+	s.Clear()
+	if b.Len() > 0 {
+		t.Errorf("it writes %q", b.String())
+	}
+	log.Info().Msg("running")
+	if got, want := b.String(), "onlyone: a: running\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	background = false // fg
+	b.Reset()
+	s.Set("a: waiting 3s")
+	if got := screen(b.String()); got[0] != "onlyone: a: waiting 3s" {
+		t.Errorf("screen %q", got)
+	}
+	background = true
+	b.Reset()
+	log.Info().Msg("running")
+	if got, want := b.String(), "onlyone: a: running\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 // TestStatusLineConcurrent: no line is torn, whoever writes.
 func TestStatusLineConcurrent(t *testing.T) {
 	var b bytes.Buffer

@@ -178,6 +178,10 @@ func (r *runner) run(ctx context.Context) error {
 	env := r.environment()
 	drained, drains, stopWatching := r.drains(ctx)
 	stopDrawing, stopBeating := r.draw(), r.manager.beat()
+	orphans := &supervisor.Orphans{}
+	if os.Getpid() == 1 {
+		defer orphans.Reap()()
+	}
 	out := supervisor.Run(ctx, supervisor.Config{
 		Dials:      r.dials,
 		Command:    supervisor.Command{Path: r.path, Args: r.o.Command, Env: env},
@@ -189,7 +193,7 @@ func (r *runner) run(ctx context.Context) error {
 			OnLoss: hook(r.o.OnLoss, env), Timeout: r.o.HookTimeout},
 		Clock: clock, Lock: consulLock{contender, termStore{systemd.TermDir(), r.o.Log}, r.drained},
 		StartGuard: func() (supervisor.Guard, error) {
-			return supervisor.StartGuard(supervisor.GuardOptions{KillAfter: r.o.KillAfter, StopSignal: r.o.Signal, PIDNamespace: r.o.PIDNamespace})
+			return supervisor.StartGuard(supervisor.GuardOptions{KillAfter: r.o.KillAfter, StopSignal: r.o.Signal, PIDNamespace: r.o.PIDNamespace, Orphans: orphans})
 		},
 		Drained: drained, Drains: drains, Signals: r.signals(), Turns: r.turns, Jitter: jitter, Log: r.o.Log, Observer: observer{r},
 	})
@@ -551,6 +555,8 @@ func notExecutable(path string, errno syscall.Errno, err error) error {
 		hint = "does the script begin with #! and its interpreter?"
 	case unix.ETIMEDOUT:
 		return &exitError{code: exitLost, what: err}
+	case unix.EAGAIN, unix.ENOMEM, unix.EMFILE, unix.ENFILE:
+		hint = "is a limit reached? ulimit -a"
 	case 0:
 		if errors.Is(err, fs.ErrPermission) {
 			hint = "chmod +x " + path

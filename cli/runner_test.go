@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"errors"
+	"syscall"
 	"testing"
 	"time"
 
@@ -12,6 +14,25 @@ import (
 func TestDefaultDialsAgree(t *testing.T) {
 	if got := (supervisor.Dials{Lease: defaultLease, KillAfter: defaultKillAfter, TTL: defaultTTL, Poll: defaultPoll}); got != supervisor.DefaultDials() {
 		t.Errorf("flags %+v, supervisor %+v", got, supervisor.DefaultDials())
+	}
+}
+
+// What keeps a command from being executed isn't always the file.
+func TestNotExecutable(t *testing.T) {
+	for _, c := range []struct {
+		errno syscall.Errno
+		code  int
+		hint  string
+	}{
+		{syscall.ENOENT, exitNotFound, "ls -l /bin/job"},
+		{syscall.EACCES, exitNotExecutable, "ls -l /bin/job"},
+		{syscall.EAGAIN, exitNotExecutable, "is a limit reached? ulimit -a"},
+		{syscall.EMFILE, exitNotExecutable, "is a limit reached? ulimit -a"},
+	} {
+		err := notExecutable("/bin/job", c.errno, c.errno)
+		if e, ok := errors.AsType[*exitError](err); !ok || e.code != c.code || e.hint != c.hint {
+			t.Errorf("%v: %#v", c.errno, err)
+		}
 	}
 }
 

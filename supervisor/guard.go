@@ -39,9 +39,11 @@ type tree interface {
 	Kill()
 	// Reap collects what has ended: the command's status once, and whether nothing is left.
 	Reap() (status *syscall.WaitStatus, empty bool)
-	// Names describes what is alive, for a message.
+	// Names describes what is alive, for a message: mostNames, then how many more.
 	Names() []string
 }
+
+const mostNames = 10
 
 // EventKind says what an Event of the guard is about.
 type EventKind uint8

@@ -94,6 +94,7 @@ func newGuardLoop(in, out int, free func(context.Context, []byte, RunResult) err
 	l.read() // the setup was most likely sent already: the shim comes up beside the rest of us
 	l.watchSignals()
 	l.sendEvent(Event{Kind: GuardReady})
+	reserveThreads() // before a command can be started
 	lockMemory()
 	return l, nil
 }
@@ -109,16 +110,18 @@ func (l *guardLoop) watchSignals() {
 			signal.Notify(c, s)
 		}
 	}
-	go func() { // lives as long as the process
+	shared := os.Getpid() == 1 // in a PID namespace we are in the keeper's process group
+	go func() {                // lives as long as the process
 		for s := range c {
-			switch s {
-			case unix.SIGTERM, unix.SIGINT:
+			switch {
+			case s == unix.SIGINT && shared: // a terminal has sent it to the keeper and the command, too
+				continue
+			case s == unix.SIGTERM, s == unix.SIGINT:
 				select {
 				case l.stopSig <- struct{}{}:
 				default:
 				}
-			case unix.SIGCHLD:
-			default:
+			case s != unix.SIGCHLD:
 				continue
 			}
 			_, _ = unix.Write(l.wake, []byte{0}) // a full one is readable, too
@@ -139,6 +142,8 @@ func (l *guardLoop) run() int {
 		fds = append(fds, l.procs.waitsFor()...)
 		wait := pollLimit(l.next())
 		switch {
+		case l.procs.more:
+			wait = 0
 		case l.phase == guardKilling:
 			wait = l.procs.pause()
 		case l.phase == guardStopping && l.guard.ended && (wait < 0 || wait > 100):
@@ -305,12 +310,14 @@ func (l *guardLoop) hear() {
 	word, errno := l.procs.hear()
 	switch {
 	case word == wordNone:
-	case word == wordSilent && l.phase == guardIdle:
+	case word == wordSilent && l.phase == guardIdle && l.procs.launch.diedAtBirth():
 		_ = l.procs.again() // start tries again
+	case word == wordSilent && l.phase == guardIdle:
+		l.procs.forget() // start forks another one
 	case word == wordSilent: // how it ended says what is to be done: ended
-	case l.phase == guardIdle: // somebody has killed it; start forks another one
+	case l.phase == guardIdle: // it has had no order
 	case word == wordFailed:
-		l.startFailed(errno) // the shim ends now; TreeGone follows
+		l.startFailed(errno, errno.Error()) // the shim ends now; TreeGone follows
 	default:
 		l.sendEvent(Event{Kind: Started, Pid: l.procs.pid})
 	}
@@ -318,23 +325,28 @@ func (l *guardLoop) hear() {
 
 // ended: the command, or the shim that was to become it, has ended so. Killed at birth it is
 // forked anew, unless the command is to be stopped by now. Every other signal was meant for the
-// command.
+// command. A shim that has ended by itself couldn't have what Go's runtime needs, such as a thread.
 func (l *guardLoop) ended(status syscall.WaitStatus) {
 	l.hear()
-	if l.procs.launch == nil {
-		return
-	}
-	if !l.procs.launch.silent || l.phase != guardRunning || !status.Signaled() || status.Signal() != unix.SIGKILL {
+	switch launch := l.procs.launch; {
+	case launch == nil:
+	case !status.Signaled():
 		l.procs.forget()
-	} else if err := l.procs.again(); err != nil {
-		l.startFailed(err) // TreeGone follows
+		l.startFailed(unix.EAGAIN, fmt.Sprintf("the process that was to become it ended with %d: too many processes, or too little memory?", status.ExitStatus()))
+	case !launch.diedAtBirth() || l.phase != guardRunning || status.Signal() != unix.SIGKILL:
+		l.procs.forget()
+	default:
+		if err := l.procs.again(); err != nil {
+			errno, _ := err.(syscall.Errno)
+			l.startFailed(errno, err.Error())
+		}
 	}
 }
 
-func (l *guardLoop) startFailed(err error) {
-	l.records = RecordHook // it never ran
-	errno, _ := err.(syscall.Errno)
-	l.sendEvent(Event{Kind: StartFailed, Errno: errno, Detail: err.Error()})
+// startFailed: the command never ran. TreeGone follows.
+func (l *guardLoop) startFailed(errno syscall.Errno, detail string) {
+	l.records = RecordHook
+	l.sendEvent(Event{Kind: StartFailed, Errno: errno, Detail: detail})
 }
 
 // newPipe makes a pipe whose ends are neither waited for nor inherited. The guard has one

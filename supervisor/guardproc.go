@@ -19,7 +19,8 @@ import (
 type GuardOptions struct {
 	KillAfter    time.Duration
 	StopSignal   syscall.Signal
-	PIDNamespace bool // needs CAP_SYS_ADMIN
+	PIDNamespace bool     // needs CAP_SYS_ADMIN
+	Orphans      *Orphans // nil: nobody else reaps
 }
 
 // guardProcess is the keeper's end of a real guard. Its methods may be called by one
@@ -37,14 +38,26 @@ type guardProcess struct {
 	sig    chan os.Signal
 	torn   bool // a frame went out only in part
 
-	clean    bool // the guard ended by itself, and so with nothing left
-	hopeless bool // Enforce has given up once
+	quit     func() // called when it is gone
+	clean    bool   // the guard ended by itself, and so with nothing left
+	hopeless bool   // Enforce has given up once
 }
 
 // StartGuard starts a guard process for one term. The keeper becomes a child subreaper,
 // so that it inherits the command if the guard dies. From here on this process must not
 // wait for children elsewhere (os/exec).
 func StartGuard(o GuardOptions) (Guard, error) {
+	done := o.Orphans.guarded()
+	g, err := newGuardProcess(o)
+	if err != nil {
+		done()
+		return nil, err
+	}
+	g.quit = done
+	return g, nil
+}
+
+func newGuardProcess(o GuardOptions) (*guardProcess, error) {
 	if err := becomeSubreaper(); err != nil {
 		return nil, err
 	}
@@ -79,14 +92,16 @@ func StartGuard(o GuardOptions) (Guard, error) {
 	g.sig = make(chan os.Signal, 1)
 	signal.Notify(g.sig, unix.SIGCHLD)
 	g.wg.Go(func() {
-		for range g.sig {
+		reapOn(g.sig, false, func() (more bool) {
 			g.mu.Lock()
+			defer g.mu.Unlock()
 			g.reap()
-			g.mu.Unlock()
-		}
+			return g.tree.more
+		})
 	})
 	g.write(jsonFrame(frameSetup, setup{KillAfter: o.KillAfter, StopSignal: o.StopSignal,
 		Keeper: os.Getpid(), Pgid: unix.Getpgrp(), NewGroup: o.PIDNamespace}))
+	reserveThreads() // while it comes up
 	return g, nil
 }
 
@@ -170,6 +185,25 @@ func (g *guardProcess) ReleaseInfo(info []byte, r *RunResult) {
 	g.write(jsonFrame(frameRelease, release{info, r}))
 }
 
+// reapOn calls reap after each SIGCHLD, and while there is more, until sig is closed.
+func reapOn(sig <-chan os.Signal, more bool, reap func() (more bool)) {
+	for {
+		open := true
+		if more {
+			select {
+			case _, open = <-sig:
+			default:
+			}
+		} else {
+			_, open = <-sig
+		}
+		if !open {
+			return
+		}
+		more = reap()
+	}
+}
+
 // reap collects what has ended; the caller holds mu.
 func (g *guardProcess) reap() (empty bool) {
 	return g.tree.reapPass(func(pid int, status syscall.WaitStatus) {
@@ -237,6 +271,7 @@ func (g *guardProcess) Quit() {
 	if !clean {
 		removeCgroups(os.Getpid())
 	}
+	g.quit()
 }
 
 // waitEnd waits up to 500 ms for the guard's end.

@@ -357,8 +357,13 @@ func (h *holding) event(e Event, ok bool) {
 	case CommandEnded:
 		h.status = e.Status
 		h.ownEnd(e)
-		h.Log.Warn().Msgf("%d %s the command: %s; stopping before the lock is released",
-			len(e.Leftovers), plural(len(e.Leftovers), "process outlived", "processes outlived"), strings.Join(e.Leftovers, ", "))
+		switch n := len(e.Leftovers); {
+		case n == 0: // the last one has ended in this moment
+		case n > mostNames:
+			h.Log.Warn().Msgf("more than %d processes outlived the command: %s; stopping before the lock is released", mostNames, strings.Join(e.Leftovers, ", "))
+		default:
+			h.Log.Warn().Msgf("%d %s the command: %s; stopping before the lock is released", n, plural(n, "process outlived", "processes outlived"), strings.Join(e.Leftovers, ", "))
+		}
 	case TreeGone:
 		h.status, h.gone, h.goneAt, h.killed = e.Status, true, e.At, e.Killed
 		h.ownEnd(e)
@@ -369,7 +374,7 @@ func (h *holding) event(e Event, ok bool) {
 			h.dead, h.cause = true, h.unproven()
 		}
 	case StillAlive:
-		h.Log.Error().Msgf("cannot kill %s (another user's, or in uninterruptible I/O): the lock is not released while it lives", strings.Join(e.Leftovers, ", "))
+		h.Log.Error().Msgf("cannot kill %s (another user's, in uninterruptible I/O, or held by a debugger): the lock is not released while it lives", strings.Join(e.Leftovers, ", "))
 	case StopRequested:
 		if !h.stopping && h.alive {
 			h.stop(Signal{Signal: h.StopSignal})

@@ -24,13 +24,14 @@ import (
 // stands still in vfork, and the exec of a command on a file system that hangs would hold the
 // guard over its deadlines.
 type launch struct {
-	pid     int
-	born    bool   // in the cgroup
-	alive   bool   // it has said so
-	silent  bool   // it has ended without saying so
-	words   int    // a descriptor: shimAlive, then the errno of an exec that failed; a successful exec closes it
-	order   int    // another: the frame of the command goes there
-	pending []byte // of that frame
+	pid      int
+	born     bool   // in the cgroup
+	alive    bool   // it has said so
+	executes bool   // it has said so
+	silent   bool   // it has ended without saying that
+	words    int    // a descriptor: shimAlive, shimExecutes, the errno of an exec that failed; a successful exec closes it
+	order    int    // another: the frame of the command goes there
+	pending  []byte // of that frame
 }
 
 // fork starts an exec shim, in the cgroup if there is one.
@@ -137,7 +138,7 @@ const (
 	wordNone     word = iota // nothing new
 	wordExecuted             // it is the command now, or has ended before that
 	wordFailed               // it couldn't execute the command: errno
-	wordSilent               // it has ended without a word, perhaps at birth, and has executed nothing
+	wordSilent               // it has ended, perhaps at birth, and has executed nothing
 )
 
 // hear reads what the shim has said, and goes on with its order. After wordSilent, which is said
@@ -149,7 +150,7 @@ func (t *procTree) hear() (word, syscall.Errno) {
 			return wordSilent, 0
 		}
 		l.push()
-		buf := make([]byte, 5)
+		buf := make([]byte, 6)
 		n, err := unix.Read(l.words, buf)
 		switch {
 		case err == unix.EINTR:
@@ -158,24 +159,27 @@ func (t *procTree) hear() (word, syscall.Errno) {
 			return wordNone, 0
 		}
 		said := buf[:max(n, 0)]
-		if !l.alive && len(said) > 0 && said[0] == shimAlive {
-			l.alive, said = true, said[1:]
-			if len(said) == 0 {
-				continue
-			}
+		for !l.executes && len(said) > 0 {
+			l.alive, l.executes, said = true, said[0] == shimExecutes, said[1:]
 		}
-		if !l.alive && l.born {
+		switch {
+		case len(said) == 4:
+			t.forget()
+			return wordFailed, syscall.Errno(binary.LittleEndian.Uint32(said))
+		case n > 0:
+			continue
+		case !l.executes:
 			l.silent = true
 			continue
 		}
 		t.forget()
-		if len(said) == 4 {
-			return wordFailed, syscall.Errno(binary.LittleEndian.Uint32(said))
-		}
 		return wordExecuted, 0
 	}
 	return wordNone, 0
 }
+
+// diedAtBirth: it has ended, and perhaps because it was born in the cgroup.
+func (l *launch) diedAtBirth() bool { return l.silent && l.born && !l.alive }
 
 // forget ends the launch on our side.
 func (t *procTree) forget() {

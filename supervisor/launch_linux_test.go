@@ -30,11 +30,13 @@ func TestShimsWords(t *testing.T) {
 	}{
 		{name: "nothing yet", born: true, open: true, want: wordNone},
 		{name: "alive", born: true, said: [][]byte{{shimAlive}}, open: true, want: wordNone},
-		{name: "executed", born: true, said: [][]byte{{shimAlive}}, want: wordExecuted},
-		{name: "failed", born: true, said: [][]byte{{shimAlive}, errno}, want: wordFailed},
-		{name: "failed, in one piece", born: true, said: [][]byte{append([]byte{shimAlive}, errno...)}, want: wordFailed},
+		{name: "executing", born: true, said: [][]byte{{shimAlive}, {shimExecutes}}, open: true, want: wordNone},
+		{name: "executed", born: true, said: [][]byte{{shimAlive}, {shimExecutes}}, want: wordExecuted},
+		{name: "failed", born: true, said: [][]byte{{shimAlive}, {shimExecutes}, errno}, want: wordFailed},
+		{name: "failed, in one piece", said: [][]byte{append([]byte{shimAlive, shimExecutes}, errno...)}, want: wordFailed},
+		{name: "ended before it executed", born: true, said: [][]byte{{shimAlive}}, want: wordSilent},
 		{name: "killed at birth", born: true, want: wordSilent},
-		{name: "killed, but not for its birth", want: wordExecuted},
+		{name: "killed, but not for its birth", want: wordSilent},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			words, err := newPipe()
@@ -95,6 +97,69 @@ func TestSignalBeforeAShimIsAlive(t *testing.T) {
 		if l.procs.launch != nil {
 			t.Errorf("%s in phase %d: it is forked anew", c.sig, c.phase)
 		}
+	}
+}
+
+// TestShimThatFails: a shim that ends by itself before it executes (Go's runtime ends with status 2
+// where it can't have a thread or memory) isn't a command that ended with that status: a period
+// that never ran would be done.
+func TestShimThatFails(t *testing.T) {
+	for _, c := range []struct{ born, alive bool }{{true, true}, {true, false}, {false, true}, {false, false}} {
+		for _, phase := range []guardPhase{guardRunning, guardStopping, guardKilling} {
+			words, err := newPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.alive {
+				_, _ = unix.Write(words[1], []byte{shimAlive})
+			}
+			unix.Close(words[1])
+			order, err := newPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			unix.Close(order[0])
+			l := &guardLoop{procs: &procTree{launch: &launch{born: c.born, words: words[0], order: order[1]}, pid: 1}}
+			out, err := newPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.out, l.phase, l.records = out[1], phase, RecordAll
+			l.ended(syscall.WaitStatus(2 << 8))
+			said := make([]byte, 4096)
+			n, _ := unix.Read(out[0], said)
+			var f frames
+			f.add(said[:max(n, 0)])
+			var e Event
+			if _, payload, ok, _ := f.next(); ok {
+				_ = json.Unmarshal(payload, &e)
+			}
+			if e.Kind != StartFailed || e.Unforked || l.records != RecordHook || l.procs.launch != nil {
+				t.Errorf("%+v, phase %d: event %+v, records %d", c, phase, e, l.records)
+			}
+			closePipe(out)
+		}
+	}
+}
+
+// TestShimThatEndsIdle: one that ends before there is an order is forked anew at once only if it
+// was killed at birth: else the next one may end as it did, and the next.
+func TestShimThatEndsIdle(t *testing.T) {
+	words, err := newPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = unix.Write(words[1], []byte{shimAlive})
+	unix.Close(words[1])
+	order, err := newPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	unix.Close(order[0])
+	l := &guardLoop{procs: &procTree{launch: &launch{born: true, words: words[0], order: order[1]}}}
+	l.hear()
+	if l.procs.launch != nil {
+		t.Error("it is forked anew")
 	}
 }
 

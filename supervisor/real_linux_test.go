@@ -37,6 +37,12 @@ func TestMain(m *testing.M) {
 		os.Exit(keeperMain())
 	case os.Getenv(bornEnv) != "":
 		os.Exit(bornMain())
+	case os.Getenv(threadsEnv) != "":
+		os.Exit(threadsMain())
+	case os.Getenv(stormEnv) != "":
+		os.Exit(stormMain())
+	case os.Getenv(unlistedEnv) != "":
+		os.Exit(unlistedMain())
 	}
 	flag.Parse()
 	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {

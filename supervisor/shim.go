@@ -16,13 +16,16 @@ import (
 //
 //	argv: shimName WORDS-FD ORDER-FD CGROUP-DIR KEEPER-PID GUARD-PID
 //
-// It writes shimAlive to WORDS-FD before it reads anything, and a failure as four bytes
-// (errno); a successful exec closes it. From ORDER-FD it reads one frame, frameStart. With
-// CGROUP-DIR it moves there first.
+// It writes shimAlive to WORDS-FD before it reads anything, shimExecutes as the last thing before
+// the exec, and a failure as four bytes (errno); a successful exec closes it. From ORDER-FD it
+// reads one frame, frameStart. With CGROUP-DIR it moves there first.
 const shimName = "onlyone-exec"
 
-// shimAlive is the first word of a shim.
-const shimAlive = 'A'
+// The words of a shim.
+const (
+	shimAlive    = 'A'
+	shimExecutes = 'X'
+)
 
 // IsShim reports whether this process was started as the exec shim.
 func IsShim(args []string) bool { return len(args) == 6 && args[0] == shimName }
@@ -56,7 +59,11 @@ func ShimMain(args []string) int {
 	if err != nil {
 		return 0 // the guard needs no command, or has gone
 	}
-	err = syscall.Exec(c.Path, c.Args, activated(c.Env, args[4]))
+	env := activated(c.Env, args[4])
+	if _, err := syscall.Write(words, []byte{shimExecutes}); err != nil {
+		return 70
+	}
+	err = syscall.Exec(c.Path, c.Args, env)
 	errno, _ := err.(syscall.Errno)
 	_, _ = syscall.Write(words, binary.LittleEndian.AppendUint32(nil, uint32(errno)))
 	return 127

@@ -19,6 +19,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
 	"github.com/a-seed-0bc5ead7/onlyone/internal/nasty"
@@ -576,6 +577,55 @@ func TestUnprivileged(t *testing.T) {
 				t.Errorf("left alive: %v", left)
 			}
 		})
+	}
+}
+
+// TestHeldByADebugger: what was killed under a debugger that doesn't look is dead, but not gone: the
+// guard can't reap it until the debugger lets go. The message says whom to look for.
+func TestHeldByADebugger(t *testing.T) {
+	t.Parallel()
+	k := startKeeper(t, "plain", func(s *keeperSpec, _ *exec.Cmd) { s.Dials.Lease = time.Minute }, "-main", "deaf")
+	pids, err := k.load.WaitReady(patience)
+	if err != nil || len(pids["main"]) != 1 {
+		t.Fatal(pids, err)
+	}
+	seized, letGo := make(chan error), make(chan struct{})
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread is the tracer, and ends here
+		seized <- unix.PtraceSeize(pids["main"][0])
+		<-letGo
+	}()
+	if err := <-seized; err != nil {
+		t.Skipf("cannot trace: %v", err)
+	}
+	k.signal(unix.SIGTERM, "keeper")
+	k.signal(unix.SIGTERM, "keeper") // kills
+	want := fmt.Sprintf("(pid %d, dead but held by its debugger, pid ", pids["main"][0])
+	until(t, patience, "the keeper says who holds it", func() bool { return strings.Contains(k.log.String(), want) })
+	if _, err := os.Stat(k.dir.path("released")); err == nil {
+		t.Error("the lock is released")
+	}
+	close(letGo)
+	k.wantReleased("keeper", slack)
+}
+
+// TestLeftoversAreCounted: what is told of them has the right number, and none if it isn't known.
+func TestLeftoversAreCounted(t *testing.T) {
+	for _, c := range []struct {
+		left []string
+		want string
+	}{
+		{nil, ""}, // the last one has ended in this moment
+		{[]string{"a (pid 1)"}, "1 process outlived the command: a (pid 1);"},
+		{[]string{"a (pid 1)", "b (pid 2)"}, "2 processes outlived the command: a (pid 1), b (pid 2);"},
+		{append(slices.Repeat([]string{"a (pid 1)"}, mostNames), "and 32 more"), "more than 10 processes outlived the command: a (pid 1), "},
+	} {
+		var b strings.Builder
+		h := &holding{supervisor: &supervisor{Config: Config{Log: zerolog.New(&b)}}}
+		h.event(Event{Kind: CommandEnded, Leftovers: c.left}, true)
+		if !strings.Contains(b.String(), c.want) || c.want == "" && b.Len() > 0 {
+			t.Errorf("%d: it says %q, want %q", len(c.left), b.String(), c.want)
+		}
 	}
 }
 

@@ -288,6 +288,44 @@ func TestTerminalSignalsOnce(t *testing.T) {
 	}
 }
 
+// TestTerminalSignalsOnceInANamespace: with --pid-namespace the guard is in the foreground group,
+// too. Its copy of Ctrl-C isn't one more request to stop.
+func TestTerminalSignalsOnceInANamespace(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root")
+	}
+	for i := range 4 { // which of the two is heard first is chance
+		t.Run(strconv.Itoa(i), func(t *testing.T) {
+			t.Parallel()
+			x := newTerminal(t, func(s *keeperSpec) {
+				probe(t, s, "log", strconv.Itoa(int(unix.SIGUSR2)), "5")
+				s.Options.PIDNamespace = true
+			})
+			x.line("sh keeper")
+			until(t, patience, "the command is up", func() bool {
+				_, err := os.Stat(x.dir.path("ready"))
+				return err == nil
+			})
+			keeper := childrenOf(x.shell.Process.Pid)
+			if len(keeper) != 1 {
+				t.Fatalf("below the shell: %v", keeper)
+			}
+			x.keys(ctrlC)
+			waitLogged(t, x.dir, unix.SIGINT, 1)
+			for i := 1; i < 3; i++ { // forwarded behind whatever else the keeper would have sent
+				_ = unix.Kill(keeper[0], unix.SIGUSR1)
+				waitLogged(t, x.dir, unix.SIGUSR1, i)
+			}
+			_ = unix.Kill(keeper[0], unix.SIGUSR2)
+			x.expect(prompt)
+			x.wantStatus(5)
+			if got, want := sent(x.dir, "signals"), []string{"SIGINT", "SIGUSR1", "SIGUSR1", "SIGUSR2"}; !slices.Equal(got, want) {
+				t.Errorf("the command was sent %v, want %v", got, want)
+			}
+		})
+	}
+}
+
 // TestTerminalReading: the command reads what is typed, and Ctrl-D is the end of it.
 func TestTerminalReading(t *testing.T) {
 	t.Parallel()

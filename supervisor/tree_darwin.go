@@ -11,6 +11,7 @@ import (
 type descendants struct {
 	processGroups
 	except map[int]bool
+	more   bool // reapPass leaves none of the dead
 }
 
 func (d *descendants) killPass() { d.signal(syscall.SIGKILL) }

@@ -22,6 +22,7 @@ import (
 // and guard), a cgroup, real-time priority and locked memory (not asked for).
 type descendants struct {
 	except map[int]bool // not needed: what was there before the reaper isn't the reaper's
+	more   bool         // reapPass leaves none of the dead
 }
 
 func (*descendants) started(int) {}
@@ -126,7 +127,7 @@ func (d *descendants) names() []string {
 	var names []string
 	pids := d.pids()
 	for i, pid := range pids {
-		if i == 10 {
+		if i == mostNames {
 			return append(names, fmt.Sprintf("and %d more", len(pids)-i))
 		}
 		names = append(names, fmt.Sprintf("pid %d", pid))

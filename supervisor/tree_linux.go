@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -25,6 +27,7 @@ import (
 // never stops).
 type descendants struct {
 	except map[int]bool // children that were there before us (the keeper was exec'ed over a shell)
+	more   bool         // the last reapPass has left some of the dead
 }
 
 // started: a subreaper needs no list of what it has started.
@@ -40,10 +43,18 @@ func (d *descendants) killPass() {
 	}
 }
 
-// reapPass collects the dead without waiting and calls ended for each. It reports
-// whether no child is left.
+// reapLimit bounds one pass: a command can fork as fast as we get to reap, and then a pass would
+// never end, nor a deadline be looked at. It is small beside enforceAfter.
+const reapLimit = 20 * time.Millisecond
+
+// reapPass collects the dead without waiting, for reapLimit at most, and calls ended for each. It
+// reports whether no child is left.
 func (d *descendants) reapPass(ended func(pid int, status syscall.WaitStatus)) (empty bool) {
-	for {
+	d.more = false
+	for start := bootNow(); ; {
+		if d.more = bootNow()-start > reapLimit; d.more {
+			return false
+		}
 		var status syscall.WaitStatus
 		pid, err := syscall.Wait4(-1, &status, syscall.WNOHANG|unix.WALL, nil)
 		switch {
@@ -61,13 +72,11 @@ func (d *descendants) reapPass(ended func(pid int, status syscall.WaitStatus)) (
 	}
 }
 
+// onlyExcepted reports whether the children, of which there are some, are all excepted. Without a
+// list that isn't known.
 func (d *descendants) onlyExcepted() bool {
-	for _, pid := range childrenOf(os.Getpid()) {
-		if !d.except[pid] {
-			return false
-		}
-	}
-	return true
+	children := childrenOf(os.Getpid())
+	return len(children) > 0 && !slices.ContainsFunc(children, func(pid int) bool { return !d.except[pid] })
 }
 
 // termAll sends SIGTERM and SIGCONT to every descendant but one, best effort: each
@@ -106,12 +115,13 @@ func (d *descendants) ours(pid int) bool {
 	return false
 }
 
-// walk calls visit for each descendant, parents first. The number is bounded, so that a
+// walk calls visit for each descendant, parents first. Number and time are bounded, so that a
 // fork bomb can't hold us here.
 func (d *descendants) walk(visit func(pid int)) {
-	const most = 4096
+	const most, limit = 4096, 100 * time.Millisecond
 	queue := childrenOf(os.Getpid())
-	for i := 0; i < len(queue) && i < most; i++ {
+	start := bootNow()
+	for i := 0; i < len(queue) && i < most && bootNow()-start < limit; i++ {
 		if d.except[queue[i]] {
 			continue
 		}
@@ -120,20 +130,29 @@ func (d *descendants) walk(visit func(pid int)) {
 	}
 }
 
-// names lists living descendants as "NAME (pid N)", at most ten.
+// names lists living descendants as "NAME (pid N)", at most mostNames, and the dead that a
+// debugger outside of the tree keeps from being reaped.
 func (d *descendants) names() []string {
 	var names []string
 	more := 0
 	d.walk(func(pid int) {
 		comm, state, _, ok := procStat(pid)
-		if !ok || state == 'Z' {
+		if !ok {
 			return
 		}
-		if len(names) == 10 {
+		held := ""
+		if state == 'Z' {
+			tracer := tracerOf(pid)
+			if tracer == 0 {
+				return
+			}
+			held = fmt.Sprintf(", dead but held by its debugger, pid %d", tracer)
+		}
+		if len(names) == mostNames {
 			more++
 			return
 		}
-		names = append(names, fmt.Sprintf("%s (pid %d)", comm, pid))
+		names = append(names, fmt.Sprintf("%s (pid %d%s)", comm, pid, held))
 	})
 	if more > 0 {
 		names = append(names, fmt.Sprintf("and %d more", more))
@@ -187,6 +206,19 @@ func parentOf(pid int) int {
 	return ppid
 }
 
+// tracerOf is the process that debugs pid; 0 if none does.
+func tracerOf(pid int) (tracer int) {
+	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "status"))
+	if err != nil {
+		return 0
+	}
+	if _, rest, ok := strings.Cut(string(b), "\nTracerPid:"); ok {
+		line, _, _ := strings.Cut(rest, "\n")
+		tracer, _ = strconv.Atoi(strings.TrimSpace(line))
+	}
+	return tracer
+}
+
 // procStat reads name, state and parent from /proc/PID/stat.
 func procStat(pid int) (comm string, state byte, ppid int, ok bool) {
 	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
@@ -206,7 +238,16 @@ func procStat(pid int) (comm string, state byte, ppid int, ok bool) {
 	return s[open+1 : end], f[0][0], ppid, err == nil
 }
 
+// becomeSubreaper has what is orphaned below this process become its child, and sees to it that
+// such a child can be found: a pid out of another namespace's /proc is somebody else's here.
 func becomeSubreaper() error {
+	self, err := os.Readlink("/proc/self")
+	if err != nil {
+		return fmt.Errorf("cannot find processes without /proc: %w", err)
+	}
+	if self != strconv.Itoa(os.Getpid()) {
+		return errors.New("cannot find processes: /proc shows another PID namespace (unshare has --mount-proc)")
+	}
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("cannot become a child subreaper: %w", err)
 	}
