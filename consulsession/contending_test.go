@@ -343,6 +343,7 @@ func TestAcquireCarriedOutAfterARefusal(t *testing.T) {
 				if !other.ended() && !late.ended() {
 					t.Errorf("two contenders wait for each other; held: %v", held)
 				}
+				synctest.Wait()
 				if acquires < 2 {
 					t.Errorf("%d acquires", acquires)
 				}

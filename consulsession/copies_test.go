@@ -249,6 +249,7 @@ func TestCopyOfAnother(t *testing.T) {
 		c := periodic(t, m, "h2", Period{}, of(1), func(c *Config) { c.Waiting = func(q Queue) { told = append(told, q) } })
 		go func() { got <- acquire(t, c) }()
 		time.Sleep(10 * time.Second)
+		synctest.Wait()
 		if len(told) == 0 || told[0].Free {
 			t.Errorf("one that waits is told %+v", told)
 		}

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -170,9 +171,27 @@ type keeper struct {
 	load  *nasty.Load
 	cmd   *exec.Cmd
 	dir   folder
-	log   strings.Builder
+	log   said
 	guard int
 	done  chan error
+}
+
+// said is what a process writes, also while it does.
+type said struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (s *said) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.Write(b)
+}
+
+func (s *said) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.String()
 }
 
 // startKeeper starts a keeper over the kinds of load and waits until all are up.
