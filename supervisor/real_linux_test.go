@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -194,6 +195,25 @@ func (s *said) String() string {
 	return s.text.String()
 }
 
+// onLastingThread calls f on a thread that lives as long as the tests: "parent died" means the
+// thread that forked, and Go's end when a goroutine ends that is locked to one.
+func onLastingThread(f func() error) error {
+	err := make(chan error)
+	lasting() <- func() { err <- f() }
+	return <-err
+}
+
+var lasting = sync.OnceValue(func() chan<- func() {
+	calls := make(chan func())
+	go func() {
+		runtime.LockOSThread()
+		for f := range calls {
+			f()
+		}
+	}()
+	return calls
+})
+
 // startKeeper starts a keeper over the kinds of load and waits until all are up.
 func startKeeper(t *testing.T, kinds string, edit func(*keeperSpec, *exec.Cmd), more ...string) *keeper {
 	t.Helper()
@@ -211,7 +231,7 @@ func startKeeper(t *testing.T, kinds string, edit func(*keeperSpec, *exec.Cmd), 
 	}
 	b, _ := json.Marshal(spec)
 	k.cmd.Env = append(os.Environ(), keeperEnv+"="+string(b))
-	if err := k.cmd.Start(); err != nil {
+	if err := onLastingThread(k.cmd.Start); err != nil {
 		t.Fatal(err)
 	}
 	go func() { k.done <- k.cmd.Wait() }()

@@ -591,9 +591,11 @@ func TestHeldByADebugger(t *testing.T) {
 	}
 	seized, letGo := make(chan error), make(chan struct{})
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread is the tracer, and ends here
+		runtime.LockOSThread() // the thread is the tracer
+		defer runtime.UnlockOSThread()
 		seized <- unix.PtraceSeize(pids["main"][0])
 		<-letGo
+		_, _ = unix.Wait4(pids["main"][0], nil, unix.WALL, nil) // it has looked: now the guard may
 	}()
 	if err := <-seized; err != nil {
 		t.Skipf("cannot trace: %v", err)
