@@ -199,7 +199,8 @@ func obeying(t *testing.T, term *consulsession.Term, after time.Duration) {
 	})
 }
 
-func (s *stepping) run(t *testing.T, limit time.Duration) error {
+// holders are those of all copies, as they are now.
+func (s *stepping) holders(t *testing.T) ([]consulsession.Target, []consulsession.Party) {
 	t.Helper()
 	l, target, err := s.Find(t.Context(), "job")
 	if err != nil {
@@ -209,6 +210,12 @@ func (s *stepping) run(t *testing.T, limit time.Duration) error {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return targets, parties
+}
+
+func (s *stepping) run(t *testing.T, limit time.Duration) error {
+	t.Helper()
+	targets, parties := s.holders(t)
 	if err := s.ask(targets[0], parties[0]); err != nil {
 		t.Fatal(err)
 	}
@@ -362,14 +369,7 @@ func TestStepDownAll(t *testing.T) {
 			}
 			terms = append(terms, term)
 		}
-		l, target, err := s.Find(t.Context(), "job")
-		if err != nil {
-			t.Fatal(err)
-		}
-		targets, parties, err := holders(l, target, true)
-		if err != nil {
-			t.Fatal(err)
-		}
+		targets, parties := s.holders(t)
 		let := func(i int) {
 			if err := terms[i].Release(t.Context(), consulsession.Ended{Started: time.Now(), Ended: time.Now(), Outcome: "exited"}); err != nil {
 				t.Error(err)
@@ -377,7 +377,7 @@ func TestStepDownAll(t *testing.T) {
 		}
 		let(0)
 		parties[1].Host = ""
-		err = s.askAll(targets, parties)
+		err := s.askAll(targets, parties)
 		if exitCode(err) != exitConflict || !strings.Contains(err.Error(), "takes no requests; stop it where it runs; if all else fails: onlyone unlock job/1") {
 			t.Errorf("%d, %v", exitCode(err), err)
 		}

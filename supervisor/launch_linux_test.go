@@ -106,20 +106,7 @@ func TestSignalBeforeAShimIsAlive(t *testing.T) {
 func TestShimThatFails(t *testing.T) {
 	for _, c := range []struct{ born, alive bool }{{true, true}, {true, false}, {false, true}, {false, false}} {
 		for _, phase := range []guardPhase{guardRunning, guardStopping, guardKilling} {
-			words, err := newPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if c.alive {
-				_, _ = unix.Write(words[1], []byte{shimAlive})
-			}
-			unix.Close(words[1])
-			order, err := newPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			unix.Close(order[0])
-			l := &guardLoop{procs: &procTree{launch: &launch{born: c.born, words: words[0], order: order[1]}, pid: 1}}
+			l := &guardLoop{procs: &procTree{launch: deadShim(t, c.born, c.alive), pid: 1}}
 			out, err := newPipe()
 			if err != nil {
 				t.Fatal(err)
@@ -142,21 +129,29 @@ func TestShimThatFails(t *testing.T) {
 	}
 }
 
-// TestShimThatEndsIdle: one that ends before there is an order is forked anew at once only if it
-// was killed at birth: else the next one may end as it did, and the next.
-func TestShimThatEndsIdle(t *testing.T) {
+// deadShim is one that has ended before it executed anything; if alive, after it had said that it lives.
+func deadShim(t *testing.T, born, alive bool) *launch {
+	t.Helper()
 	words, err := newPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, _ = unix.Write(words[1], []byte{shimAlive})
+	if alive {
+		_, _ = unix.Write(words[1], []byte{shimAlive})
+	}
 	unix.Close(words[1])
 	order, err := newPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	unix.Close(order[0])
-	l := &guardLoop{procs: &procTree{launch: &launch{born: true, words: words[0], order: order[1]}}}
+	return &launch{born: born, words: words[0], order: order[1]}
+}
+
+// TestShimThatEndsIdle: one that ends before there is an order is forked anew at once only if it
+// was killed at birth: else the next one may end as it did, and the next.
+func TestShimThatEndsIdle(t *testing.T) {
+	l := &guardLoop{procs: &procTree{launch: deadShim(t, true, true)}}
 	l.hear()
 	if l.procs.launch != nil {
 		t.Error("it is forked anew")
